@@ -52,12 +52,12 @@ _LOAD = {(1, 1): 0.9, (1, 2): 1.1, (1, 3): 1.1, (2, 1): 5.4, (2, 2): 4.6, (2, 3)
 """Cycles of a load of pixels, by their stride and by taps across the lanes that share it.  Measured on Zen 5, of
 vectors as long as a cache line.  Of shorter ones fewer cross a line: at a stride they take ``_SHORT`` of that."""
 _SHORT = 0.75
+_FAR_LOAD = 20.0
+"""Of pixels further apart."""
 _START, _STORE, _ENTRY_STARTS, _EDGE = 30.0, 2.5, 3.0, 0.5
 _SHORTER = 0.5
 """Cycles of starting a tile, of a result, of starting an entry, and of a position that may lie outside.  Measured on Zen
 5, of vectors as long as a cache line; those of shorter ones, whose tiles are smaller, overlap by half."""
-_FAR_LOAD = 20.0
-"""Of pixels further apart."""
 _SCATTERED, _SCATTERED_PIXEL = {1: 0.0, 2: 1.5}, 0.4
 """More cycles in which a vector of results leaves whose pixels lie so far apart, and of each pixel that lies further.
 Measured on Zen 5."""
@@ -74,6 +74,10 @@ _WIDENED, _ONE_BY_ONE = {1: 0.15, 2: 0.045}, {1: 0.5, 2: 0.19}
 """Where elements of so many bytes are widened without masks they come one by one: cycles more of each product for a
 lane at stride 1, and by how much longer a load takes for a lane beyond.  Measured on Zen 5 at AVX2: i8 takes 2 to 7
 times as long as f32, bf16 and i16 1.4 to 3.5 times; at SSE2, with half the lanes, about half as much longer."""
+
+_AHEAD = 256
+"""Multiply-adds of a tile below which a CPU begins the next before it ends, so that two chains of sums wait at once.
+Measured on Zen 5."""
 
 _FAR_ROW = 30.0
 """Most cycles that a row waits for whose taps share no inputs with those of the next, a line of the map further on."""
@@ -331,11 +335,12 @@ def cost_of(s: Situation, plan: Plan) -> tuple[float, float]:
     share = mean_taps(slid) / max(1, slid.taps)
     widened = 0.0 if s.target.has_masks or not pixels or last.stride > 1 else _WIDENED.get(p.x_dtype.itemsize, 0.0)
     entry, overlap = 0.0, _SHORTER if s.target.vector_bytes < _LINE else 1.0
+    alone = 0.5 if plan.taps * rows < _AHEAD else 1.0
     for number, taps, _, groups, across, *_ in plan.kinds:
         load = _load_cycles(s, plan, across) * 2.0 / rates.loads
         loads = ((rows - 1) * plan.stride + taps) * load + taps * across / 2
         products = share * rows * taps * across * (1 / rates.multiply_adds + lane * widened)
-        waited = rates.latency / 2 * taps * across
+        waited = rates.latency * alone * taps * across
         entry += number * groups * (max(products, share * loads, waited) + _ENTRY_STARTS * overlap)
     positions = plan.stride * min(rows, slid.out) + slid.taps
     edges = 0.0 if inside(slid) == range(slid.out) else _EDGE * overlap * plan.entries * positions
