@@ -13,11 +13,11 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from polyconv.algorithms.depthwise.form import DepthwiseForm
 from polyconv.algorithms.depthwise.last_driver import ArrayWords, LastWords, OutputWords, PhaseWords, StepWords, driver
 from polyconv.algorithms.depthwise.parts import ITEMS
 from polyconv.algorithms.depthwise.requests import of_every_output, turned
 from polyconv.algorithms.depthwise.situations import (
+    DepthwiseForm,
     arithmetic_of,
     by_pixels,
     lane_of,

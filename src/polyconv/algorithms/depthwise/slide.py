@@ -17,10 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.algorithms.depthwise import requests
-from polyconv.algorithms.depthwise.form import DepthwiseForm
 from polyconv.algorithms.depthwise.parts import sizes_of_parts, tiles_by_size
 from polyconv.algorithms.depthwise.requests import StepOf, item_words, of_every_output, program_of, turned
-from polyconv.algorithms.depthwise.situations import by_pixels, far_bytes, of_one_output, outputs_fit_lanes, refusal
+from polyconv.algorithms.depthwise.situations import (
+    DepthwiseForm,
+    by_pixels,
+    far_bytes,
+    of_one_output,
+    outputs_fit_lanes,
+    refusal,
+)
 from polyconv.algorithms.depthwise.slide_driver import AheadWords, SlideWords, driver
 from polyconv.algorithms.depthwise.slide_plan import Plan, cost_of, order_name, order_of, plan_of
 from polyconv.algorithms.depthwise.taps import KindWords, tap_words, workspace_of

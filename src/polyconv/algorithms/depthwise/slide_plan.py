@@ -56,8 +56,8 @@ _FAR_LOAD = 20.0
 """Of pixels further apart."""
 _START, _STORE, _ENTRY_STARTS, _EDGE = 30.0, 2.5, 3.0, 0.5
 _SHORTER = 0.5
-"""Cycles of starting a tile, of a result, of starting an entry, and of a position that may lie outside.  Measured on Zen
-5, of vectors as long as a cache line; those of shorter ones, whose tiles are smaller, overlap by half."""
+"""Cycles of starting a tile, of a result, of starting an entry, and of a position that may lie outside.  Measured on
+Zen 5, of vectors as long as a cache line; those of shorter ones, whose tiles are smaller, overlap by half."""
 _SCATTERED, _SCATTERED_PIXEL = {1: 0.0, 2: 1.5}, 0.4
 """More cycles in which a vector of results leaves whose pixels lie so far apart, and of each pixel that lies further.
 Measured on Zen 5."""

@@ -52,8 +52,8 @@ Pixels: TypeAlias = Callable[[Situation, Sweep, int], tuple[Lines, int, int]]
 _TURN_CYCLES = 50.0
 """Of turning 16 pixels of a block from planes, or back, on a CPU with masks: measured on Zen 5."""
 _APART_CYCLES, _APART_FEW = 330.0, 600.0
-"""The same of squares of pixels that lie apart by as many channels as a vector has numbers of 16 bits, and of those of a
-run's last pixels, which have masks.  Measured on Zen 5 by pixels 5 apart: 64 of a run took 200 to 330, 10 took 550 to 800."""
+"""The same of squares of pixels that lie apart by as many channels as a vector has numbers of 16 bits, and of a run's
+last ones, which need masks.  Measured on Zen 5 by pixels 5 apart: 200 to 330 in runs of 64, 550 to 800 in 10."""
 _LEAVING, _LEAVING_APART = {"rescaled": 1.5, "bytes": 0.4, "results": 2.0, "turned": 1.5, "sums": 6.0}, 7.0
 """Cycles in which a pixel's results of a block leave, for a vector of sums: rescaled, as the lowest bytes of sums, as
 sums that are results, bytes turned to planes, and others by slots; and more where pixels of planes lie apart.  Measured
