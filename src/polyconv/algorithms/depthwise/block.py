@@ -207,7 +207,7 @@ class BlockForm(DepthwiseForm):
     def build(self, r: Request) -> Program:
         """Program of a request: one step per sweep."""
         if not lies_together(r, "channels"):
-            return SlideForm.in_order(self.s).build(r)
+            return SlideForm.usual(self.s).build(r)
         return program_of(self, (_step_of(r, cut) for cut in self.cuts))
 
 

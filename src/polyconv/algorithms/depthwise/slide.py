@@ -73,12 +73,6 @@ class SlideForm(DepthwiseForm):
         """The same, sliding along the usual axes whatever the price: for algorithms whose name says nothing of axes."""
         return cls(s, _plans(s, by_pixels(s.problem), usual=True))
 
-    @classmethod
-    def in_order(cls, s: Situation) -> SlideForm:
-        """The same, with taps summed in their own order."""
-        order = tuple(range(s.problem.rank))
-        return cls(s, tuple(plan_of(s, sweep, False, order) for sweep in sweeps(s.problem)))
-
     @property
     def scheme(self) -> str:
         """Along which axes windows slide, if not as usual."""

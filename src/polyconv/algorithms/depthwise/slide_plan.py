@@ -347,6 +347,8 @@ def cost_of(s: Situation, plan: Plan) -> tuple[float, float]:
     apart = min(_FAR_ROW, 0.75 * last.inp * p.x_dtype.itemsize / _LINE) if pixels and slid.taps == 1 < slid.out else 0.0
     scattered = _SCATTERED.get(last.out_step, _SCATTERED_PIXEL * min(lane, last.out)) if pixels else 0.0
     stored = overlap * (_STORE - (0.0 if pixels else _NARROW_STORE * _narrow(s, p.y_dtype)))
+    if not s.target.has_masks and p.y_dtype.itemsize < 4 and lane % plan.repeats:
+        stored += lane  # one by one
     each = _START * overlap + (stored + apart + scattered) * rows + met * (entry + edges / max(1, tiles))
     lists = lines * -(-p.m // plan.chunk) * (_LIST + min(3, strips) * met * plan.entries * _ENTRY[plan.lanes])
     return lines * vectors * tiles * each, lists
@@ -355,12 +357,14 @@ def cost_of(s: Situation, plan: Plan) -> tuple[float, float]:
 def _load_cycles(s: Situation, plan: Plan, across: int) -> float:
     """Cycles of a load that so many taps across the lanes share."""
     p, stride, short = s.problem, plan.sweep[-1].stride, _SHORT if s.target.vector_bytes < _LINE else 1.0
+    whole = lane_of(s) % plan.repeats == 0  # else vectors have lanes that do not count
     if plan.lanes == "p":
         one_by_one = 0.0 if s.target.has_masks or stride == 1 else _ONE_BY_ONE.get(p.x_dtype.itemsize, 0.0)
         each = _LOAD.get((stride, across), _FAR_LOAD) * (short if stride > 1 else 1.0)
         return each * (1.0 + lane_of(s) * one_by_one)
     if not _waits(s, plan):
-        return short * _CHANNEL_LOAD - _NARROW_LOAD * _narrow(s, p.x_dtype)
+        one_by_one = 0.0 if whole or s.target.has_masks else _ONE_BY_ONE.get(p.x_dtype.itemsize, 0.0)
+        return short * _CHANNEL_LOAD * (1.0 + lane_of(s) * one_by_one) - _NARROW_LOAD * _narrow(s, p.x_dtype)
     return max(_MISSED, _COLLIDING / _sets(s, _pitch(s, plan.axis))) * s.target.vector_bytes / _LINE
 
 
