@@ -282,8 +282,8 @@ def test_windows_that_a_cache_does_not_hold(level: str | None) -> None:
         made = operands(p, np.random.default_rng(0), "normal")
         within: Any = nullcontext() if level is None else restricted(level)
         with within:
-            got = result(p, made, "depthwise_panel")
-            assert np.array_equal(result(p, made, "depthwise_panel", threads=3), got)
+            got = result(p, made, "depthwise_last")
+            assert np.array_equal(result(p, made, "depthwise_last", threads=3), got)
         assert complaint(p, expected(p, made), got) is None, line
 
 
@@ -368,13 +368,17 @@ def test_blocks_whose_channels_do_not_lie_together_get_the_same_bits() -> None:
     assert np.array_equal(result(p, apart, "depthwise_block"), got)  # type: ignore[arg-type]
 
 
-def test_a_panel_and_a_window_in_place_sum_in_one_order() -> None:
-    """Arrays whose channels do not lie together are left to a window; the name of the arithmetic stays."""
-    p = Problem.parse("conv f64 NHWC n1 c32 i9x97 m32 k9x9 p4x4 g32")
+def test_copies_of_channels_that_lie_otherwise_get_the_same_bits() -> None:
+    p = Problem.parse("conv f64 NHWC n1 c32 i9x97 m32 k9x9 p4x4 g32 r1")
     made = operands(p, np.random.default_rng(0), "normal")
     planes = np.moveaxis(np.ascontiguousarray(np.moveaxis(made.x, -1, 1)), 1, -1)
-    apart = np.concatenate([made.x, made.x], -1)[..., ::2]  # neither channels nor pixels lie together
-    for x in (planes, apart):
-        bits = {compute(p, x, made.w, algorithm="depthwise_panel", chance=chance).tobytes()
-                for chance in (None, *range(12))}  # fmt: skip
-        assert len(bits) == 1
+    apart = np.repeat(made.x, 2, -1)[..., ::2]  # neither channels nor pixels lie together
+    want = expected(p, made)
+    for x in (made.x, planes, apart):
+        for residual in (made.residual, np.asfortranarray(made.residual)):
+            got = {compute(p, x, made.w, None, residual, algorithm="depthwise_last", chance=chance).tobytes()
+                   for chance in range(12)}  # fmt: skip
+            assert len(got) <= 2  # a window along either axis
+            y = compute(p, x, made.w, None, residual, algorithm="depthwise_last")
+            assert complaint(p, want, y) is None
+            assert np.array_equal(y, result(p, made, "depthwise_last"))

@@ -106,7 +106,6 @@ ALGORITHMS: dict[str, Algorithm] = {
         Algorithm("depthwise_block", _lazy("depthwise.block"), excluded=_few_registers),
         Algorithm("depthwise_last", _lazy("depthwise.last"), at_least=_lazy("depthwise.last", "at_least")),
         Algorithm("depthwise_line", _lazy("depthwise.line")),
-        Algorithm("depthwise_panel", _lazy("depthwise.panel")),
         Algorithm("depthwise_plane", _lazy("depthwise.plane"), excluded=_no_masks),
         Algorithm("channel_sums", _lazy("grouped.channel_sums"), excluded=_no_masks),
         Algorithm("in_place", _lazy("grouped.in_place")),

@@ -214,11 +214,6 @@ FAULTS: dict[str, Fault] = {
             _ALGORITHMS + "depthwise.line", "in_line = (at >= 0)", "in_line = (at >= -1)", "depthwise_line",
         ),
         Fault(
-            "copied column", "a column beyond the input is copied instead of zeros",
-            _ALGORITHMS + "depthwise.panel", "k.minimum(slid.inp - at, columns)",
-            "k.minimum(slid.inp - at + 1, columns)", "depthwise_panel",
-        ),
-        Fault(
             "last copied row", "the last row that windows of an item meet is not copied",
             _ALGORITHMS + "depthwise.last_driver", "(p.high + 1), p.x.extent)", "p.high, p.x.extent)",
             "depthwise_last", seen_in_check_mode=False,

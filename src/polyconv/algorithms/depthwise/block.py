@@ -13,11 +13,17 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from polyconv.algorithms.depthwise.form import DepthwiseForm
 from polyconv.algorithms.depthwise.maps import TAPS, map_box, map_refusal, map_taps, outer_extent
 from polyconv.algorithms.depthwise.parts import near_equal_parts, number_of_parts, sizes_of_parts, tiles_by_size
 from polyconv.algorithms.depthwise.requests import StepOf, item_words, key_of, program_of
-from polyconv.algorithms.depthwise.situations import channel_bytes, far_bytes, lane_of, lies_together, rates_of
+from polyconv.algorithms.depthwise.situations import (
+    DepthwiseForm,
+    channel_bytes,
+    far_bytes,
+    lane_of,
+    lies_together,
+    rates_of,
+)
 from polyconv.algorithms.depthwise.slide import SlideForm
 from polyconv.algorithms.depthwise.taps import TapWords, row_place, workspace_of, write_list
 from polyconv.algorithms.form import Forms
@@ -201,7 +207,7 @@ class BlockForm(DepthwiseForm):
     def build(self, r: Request) -> Program:
         """Program of a request: one step per sweep."""
         if not lies_together(r, "channels"):
-            return SlideForm.in_order(self.s).build(r)
+            return SlideForm.usual(self.s).build(r)
         return program_of(self, (_step_of(r, cut) for cut in self.cuts))
 
 

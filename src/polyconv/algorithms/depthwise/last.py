@@ -13,11 +13,11 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from polyconv.algorithms.depthwise.form import DepthwiseForm
-from polyconv.algorithms.depthwise.last_driver import ArrayWords, LastWords, OutputWords, StepWords, driver
+from polyconv.algorithms.depthwise.last_driver import ArrayWords, LastWords, OutputWords, PhaseWords, StepWords, driver
 from polyconv.algorithms.depthwise.parts import ITEMS
 from polyconv.algorithms.depthwise.requests import of_every_output, turned
 from polyconv.algorithms.depthwise.situations import (
+    DepthwiseForm,
     arithmetic_of,
     by_pixels,
     lane_of,
@@ -28,7 +28,7 @@ from polyconv.algorithms.depthwise.situations import (
 from polyconv.algorithms.depthwise.slide import slide_words
 from polyconv.algorithms.depthwise.slide_driver import SlideWords
 from polyconv.algorithms.depthwise.slide_plan import Plan, cost_of, order_name, plan_of
-from polyconv.algorithms.depthwise.taps import workspace_of
+from polyconv.algorithms.depthwise.taps import list_bytes, list_place, workspace_of
 from polyconv.algorithms.form import Forms
 from polyconv.algorithms.least import least
 from polyconv.kernels.isa import ARITHMETIC
@@ -49,6 +49,10 @@ _NEAR, _MOST = 1 / 2, 2.0
 _VECTORS = 8
 """Most vectors of channels of an item, which share the lists of taps."""
 
+_LISTS = 1 / 8
+"""Share of the first-level cache for lists of rows, which a vector of channels computes one after the other: what
+neighbouring rows read stays near meanwhile."""
+
 _TOGETHER = 4
 """Sizes of tiles that are compiled together: images of other sizes soon need the next one."""
 
@@ -61,8 +65,8 @@ def forms(s: Situation) -> Forms:
     p = s.problem
     if p.op not in ("conv", "conv_transpose") or p.c != p.groups or not p.m or p.c == 1:
         return "computes conv and conv_transpose of several channels, with one input channel a group"
-    if not by_pixels(p):
-        return "copies channels-first arrays"
+    if not by_pixels(p) and (p.m != p.c or p.quantisation is not None):
+        return "copies channels-first arrays, and those with channels last for one output of a channel"
     if (reason := too_many_taps(p)) is not None:
         return reason
     swept, one = sweeps(p), changed(of_one_image(s), limit=None)  # neither threads nor a limit decide what is summed
@@ -77,22 +81,27 @@ def forms(s: Situation) -> Forms:
 def at_least(s: Situation) -> float:
     """Cycles that products and both copies take, whatever the items and the axes along which windows slide."""
     p = s.problem
-    if not p.m or p.c != p.groups or not by_pixels(p):
+    if not p.m or p.c != p.groups:
         return math.inf
     work, one = least(p), _of_one_vector(s)
-    of_output = work.met / rates_of(one).multiply_adds + work.outputs * _OUT
+    of_output = work.met / rates_of(one).multiply_adds + work.outputs * _OUT * by_pixels(p)
     return (work.brought * _IN + p.m // p.groups * of_output) * -(-p.groups // lane_of(s)) * (p.n or 0)
 
 
 def _of_one_vector(s: Situation) -> Situation:
     """The same situation for one vector of channels of a copy, whose elements have the type of sums."""
-    one, name = of_one_output(s), ARITHMETIC[arithmetic_of(s)].weight
-    lane = lane_of(s)
+    one, name, lane = of_one_output(s), ARITHMETIC[arithmetic_of(s)].weight, lane_of(s)
     p = replace(
         one.problem, x=name, w=name, y=name, layout="NHWC", c=lane, m=lane, groups=lane, bias=False, residual=False,
         activation=None, quantisation=None, overflow="wrap",
     )  # fmt: skip
     return replace(one, problem=p)
+
+
+def _copied_from(s: Situation) -> Situation:
+    """The situation of arrays with channels last whose input is a copy; results are written where they lie."""
+    name = ARITHMETIC[arithmetic_of(s)].weight
+    return replace(s, problem=replace(s.problem, x=name, w=name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +136,7 @@ def _cut_of(s: Situation, swept: tuple[Sweep, ...]) -> Cut | None:
     regular = regular and all(axis.stride == stride for axis in reading)
     inp, out, most = int(p.i[0] or 0), int(p.out[0] or 0), max(1, *(axis.out for axis in firsts))
     row_in, row_out = (s.target.vector_bytes * math.prod(int(e or 0) for e in all_[1:]) for all_ in (p.i, p.out))
-    inputs = -(-workspace_of(s) // 64) * 64
+    inputs = -(-(workspace_of(s) + s.cache("l1", _LISTS)) // 64) * 64
 
     def cut(vectors: int, block: int) -> Cut:
         if block == most:
@@ -136,7 +145,7 @@ def _cut_of(s: Situation, swept: tuple[Sweep, ...]) -> Cut | None:
             rows, results = max(0, min(inp, (block - 1) * stride + high - low + 1)), min(out, block * apart)
             box = -(-most // block), block, apart, stride, low, high
         sums = inputs + vectors * rows * row_in
-        return Cut(vectors, *box, rows, inputs, sums, sums + vectors * results * row_out + 64)
+        return Cut(vectors, *box, rows, inputs, sums, sums + vectors * results * row_out * by_pixels(p) + 64)
 
     near, far = (round(share * s.profile.numbers["l2.bytes"]) for share in (_NEAR, _MOST))
     far = far if s.limit is None else min(far, s.limit + FREE_BYTES)
@@ -198,7 +207,7 @@ class LastForm(DepthwiseForm):
         pixels_in = math.prod(int(e or 0) for e in p.i[1:]) * cut.rows * cut.boxes
         pixels_out = math.prod(int(e or 0) for e in p.out)
         lists = -(-blocks // cut.vectors) * sum(lists for _, lists in costs)
-        of_output = blocks * (pixels_out * _OUT + cut.boxes * _RUN) + lists
+        of_output = blocks * (pixels_out * _OUT + cut.boxes * _RUN) * by_pixels(p) + lists
         moves = blocks * (pixels_in * _IN + cut.boxes * _RUN) + p.m // p.groups * of_output
         far = far_cycles(s, image_bytes(p)[0], soon=True)
         products = p.m // p.groups * blocks * sum(tiles for tiles, _ in costs)
@@ -231,18 +240,32 @@ class LastForm(DepthwiseForm):
             move_out=move_out_address(r, Move(r.arith.accumulator, p.y, along_out(one, line, "c"), r.epilogue)),
         )  # fmt: skip
         items = (p.n or 0) * groups * cut.boxes
-        address = address_of(r, "depthwise last", "last", Driver, driver)
+        name, taken = ("last", True) if by_pixels(p) else ("panel", False)
+        address = address_of(r, f"depthwise {name}", name, Driver, lambda k, name: driver(k, name, taken=taken))
         return one_step(address, filled(words, keep), items, self.workspace, keep)
 
     def _output(self, r: Request) -> OutputWords:
         """Words of one output of every channel."""
         p, size, pixel = r.problem, r.arith.bytes, r.target.vector_bytes
-        inside = replace(
-            r, situation=_of_one_vector(r.situation), x=_copied(p.i, pixel, size), y=_copied(p.out, pixel, size),
-            residual=None, bias=None, scale=None,
-        )  # fmt: skip
+        if by_pixels(p):
+            inside = replace(
+                r, situation=_of_one_vector(r.situation), y=_copied(p.out, pixel, size), residual=None, bias=None,
+                scale=None,
+            )  # fmt: skip
+        else:
+            inside = replace(r, situation=_copied_from(r.situation))
+        inside = replace(inside, x=_copied(p.i, pixel, size))
         phases = [_slide_words(inside, plan, self.cut) for plan in self.plans]
-        return OutputWords(phases, r.y.offset, residual_of(r).offset, epilogue_tables(r))
+        lists = [_list_bytes(plan) for plan in self.plans]
+        return OutputWords([
+            PhaseWords(slide, size, max(1, (self.cut.inputs - list_place(len(p.i))) // size))
+            for slide, size in zip(phases, lists, strict=True)
+        ], r.y.offset, residual_of(r).offset, epilogue_tables(r))  # fmt: skip
+
+
+def _list_bytes(plan: Plan) -> int:
+    """Bytes of the list of a row of outputs, whole cache lines; an entry that is left out is written behind others."""
+    return -(-list_bytes(math.prod(axis.taps for axis in plan.outer) * plan.entries + 1) // 64) * 64
 
 
 def _slide_words(r: Request, plan: Plan, cut: Cut) -> SlideWords:

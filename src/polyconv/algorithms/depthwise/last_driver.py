@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from polyconv.algorithms.depthwise.slide_driver import SlideWords, tiles_of_row
-from polyconv.algorithms.depthwise.taps import row_offsets, write_list
+from polyconv.algorithms.depthwise.taps import Place, row_offsets, write_list
 from polyconv.kernels.epilogue import EpilogueTables
 from polyconv.kernels.language import INT, Buffer, Module, Value
 from polyconv.kernels.layout import MoveIn, MoveOut
@@ -48,10 +48,18 @@ class ArrayWords(Record):
     copied_vector: Word
 
 
+class PhaseWords(Record):
+    """A sweep, the bytes of a list of its taps, and how many rows of outputs have theirs at the same time."""
+
+    slide: SlideWords
+    list_bytes: Word
+    rows: Word
+
+
 class OutputWords(Record):
     """One output of every channel: its sweeps, where results and residuals begin, and what follows its sums."""
 
-    phases: Table[SlideWords]
+    phases: Table[PhaseWords]
     y_base: Word
     r_base: Word
     tables: EpilogueTables
@@ -95,10 +103,13 @@ class LastWords(Record):
     move_out: Function[MoveOut]
 
 
-def driver(k: Module, name: str) -> None:
-    """Add the driver ``name(frame, words, item, workspace)`` to a module."""
+def driver(k: Module, name: str, *, taken: bool) -> None:
+    """Add the driver ``name(frame, words, item, workspace)`` to a module.
+
+    Sums become planes when they are ``taken`` from a copy; else tiles write results where they lie.
+    """
     with k.function(name, Driver) as given:
-        p, workspace = LastWords.read(k, given.words), given.workspace
+        p, workspace, zero = LastWords.read(k, given.words), given.workspace, k.constant(INT, 0)
         box, rest = given.item % p.boxes, given.item // p.boxes
         n, first = rest // p.items, rest % p.items * p.vectors
         vectors = k.minimum(p.vectors, p.vector_count - first)
@@ -108,15 +119,18 @@ def driver(k: Module, name: str) -> None:
         inputs, sums = workspace + p.inputs, workspace + p.sums
         out, frame = begin * p.apart, given.frame
         _bring(k, p, frame, inputs, n, first, vectors, low, k.maximum(end - low, 0))
-        copies = inputs + -low * p.x.copied_row, sums + -out * p.y.copied_row
+        copies = inputs + -low * p.x.copied_row, sums + -out * p.y.copied_row if taken else frame.y
         with k.loop(0, p.output_count) as number:
             of_output = p.outputs.at(number.index)
             with k.loop(0, p.phase_count) as phase:
                 of_phase = of_output.phases.at(phase.index)
-                with k.when(box < of_phase.common.boxes):
-                    _phase(k, p, of_phase, copies, workspace, box, first, vectors)
-            rows = k.minimum(p.block * p.apart, p.y.extent - out)
-            _take(k, p, of_output, frame, sums, n, first, vectors, out, rows)
+                with k.when(box < of_phase.slide.common.boxes):
+                    write_box(k, of_phase.slide.common, box, workspace)
+                    item = Item(k, workspace, n, zero, zero)
+                    _phase(k, p, of_phase, item, (*copies, frame.residual), first, vectors, taken)
+            if taken:
+                rows = k.minimum(p.block * p.apart, p.y.extent - out)
+                _take(k, p, of_output, frame, sums, n, first, vectors, out, rows)
 
 
 @contextmanager
@@ -149,22 +163,33 @@ def _bring(k: Module, p: LastWords, frame: Frame, inputs: Buffer, n: Value, firs
         ))  # fmt: skip
 
 
-def _phase(k: Module, p: LastWords, s: SlideWords, copies: tuple[Buffer, Buffer], workspace: Buffer, box: Value,
-           first: Value, vectors: Value) -> None:  # fmt: skip
-    """The outputs of a sweep in a box, from one copy to the other: all vectors share the list of taps of a row."""
-    c, zero = s.common, k.constant(INT, 0)
-    write_box(k, c, box, workspace)
-    item, entries = Item(k, workspace, zero, zero, zero), workspace + s.taps.place
+_PLACE = 32
+"""Where in the header of a list the places of its row stand in input, result and residual; fewer kinds have numbers."""
+
+
+def _phase(k: Module, p: LastWords, of: PhaseWords, item: Item, arrays: Place, first: Value, vectors: Value,
+           taken: bool) -> None:  # fmt: skip
+    """The outputs of a sweep in a box, from the copy to sums or results: all vectors share rows' lists of taps."""
+    s, c, lists = of.slide, of.slide.common, item.header + of.slide.taps.place
     with k.loop(0, s.taps.slid, carry=[k.constant(INT, 1)]) as axis:
         axis.next(axis.values[0] * item.extent(axis.index))
-    with k.loop(0, axis.results[0]) as row:
-        write_list(k, c, s.taps, item, entries, row.index)
-        x, y, _ = row_offsets(k, c, s.taps.slid, item, row.index, zero)
-        with k.loop(0, vectors) as vector:
-            from_ = copies[0] + (x + vector.index * p.x.copied_vector)
-            place = from_, copies[1] + (y + vector.index * p.y.copied_vector), workspace
-            channel = (first + vector.index) * p.lanes
-            tiles_of_row(k, s, item, entries, place, channel, p.lanes, p.lanes, zero)
+    with k.loop(0, axis.results[0], of.rows) as some:
+        rows = k.minimum(axis.results[0] - some.index, of.rows)
+        with k.loop(0, rows) as row:
+            entries, number = lists + row.index * of.list_bytes, some.index + row.index
+            write_list(k, c, s.taps, item, entries, number)
+            for i, at in enumerate(row_offsets(k, c, s.taps.slid, item, number, item.g)):
+                k.store(at, entries + (_PLACE + 8 * i), 8)
+        with k.loop(0, vectors) as vector, k.loop(0, rows) as row:
+            entries, channel = lists + row.index * of.list_bytes, (first + vector.index) * p.lanes
+            x, y, r = (array + k.word(entries + (_PLACE + 8 * i)) for i, array in enumerate(arrays))
+            x = x + vector.index * p.x.copied_vector
+            if taken:
+                place, used, masked = (x, y + vector.index * p.y.copied_vector, r), p.lanes, k.constant(INT, 0)
+            else:
+                place, used = (x, y + channel * c.y_c, r + channel * c.r_c), p.channels - channel
+                masked = k.cast("zext", used < p.lanes, INT)
+            tiles_of_row(k, s, item, entries, place, channel, k.minimum(used, p.lanes), used, masked)
 
 
 def _take(k: Module, p: LastWords, of: OutputWords, frame: Frame, sums: Buffer, n: Value, first: Value,

@@ -14,10 +14,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from polyconv.algorithms.depthwise import situations
-from polyconv.algorithms.depthwise.form import DepthwiseForm
 from polyconv.algorithms.depthwise.parts import ITEMS, cut_for_threads, tiles_by_size
 from polyconv.algorithms.depthwise.requests import StepOf, item_words, of_every_output, program_of, taps_by_channel
-from polyconv.algorithms.depthwise.situations import by_pixels, channel_bytes, lane_of, lies_together, of_one_output
+from polyconv.algorithms.depthwise.situations import (
+    DepthwiseForm,
+    by_pixels,
+    channel_bytes,
+    lane_of,
+    lies_together,
+    of_one_output,
+)
 from polyconv.algorithms.depthwise.slide import SlideForm
 from polyconv.algorithms.form import Forms
 from polyconv.kernels.depthwise_line import AHEAD, DepthwiseLine, Line, LineSettings, depthwise_line

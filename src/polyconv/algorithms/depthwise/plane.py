@@ -14,11 +14,17 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from polyconv.algorithms.depthwise import situations
-from polyconv.algorithms.depthwise.form import DepthwiseForm
 from polyconv.algorithms.depthwise.maps import TAPS, map_box, map_refusal, map_taps, outer_extent
 from polyconv.algorithms.depthwise.parts import near_equal_parts, number_of_parts, sizes_of_parts, tiles_by_size
 from polyconv.algorithms.depthwise.requests import item_words, of_every_output, program_of, taps_by_channel
-from polyconv.algorithms.depthwise.situations import channel_bytes, far_bytes, lane_of, lies_together, of_one_output
+from polyconv.algorithms.depthwise.situations import (
+    DepthwiseForm,
+    channel_bytes,
+    far_bytes,
+    lane_of,
+    lies_together,
+    of_one_output,
+)
 from polyconv.algorithms.depthwise.slide import SlideForm
 from polyconv.algorithms.depthwise.taps import TapWords, list_words, row_place, workspace_of, write_list
 from polyconv.algorithms.form import Forms

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from polyconv.algorithms.form import Refusal
+from polyconv.algorithms.form import Form, Refusal
 from polyconv.kernels.isa import ARITHMETIC, lanes
 from polyconv.lowering.program import Request
 from polyconv.lowering.situation import Situation
@@ -15,12 +15,23 @@ from polyconv.machine.profile import Rates
 from polyconv.problem.problem import Problem
 
 __all__ = [
-    "arithmetic_of", "by_pixels", "channel_bytes", "far_bytes", "lane_of", "lies_together", "of_one_output",
-    "outputs_fit_lanes", "rates_of", "refusal", "too_many_taps",
+    "DepthwiseForm", "arithmetic_of", "by_pixels", "channel_bytes", "far_bytes", "lane_of", "lies_together",
+    "of_one_output", "outputs_fit_lanes", "rates_of", "refusal", "too_many_taps",
 ]  # fmt: skip
 
-_MOST_TAPS = 4096
-"""That lists of taps have room for."""
+_MOST_TAPS = 1 << 14
+"""Of a kernel: a list of as many entries takes 640 KiB of a workspace."""
+
+
+class DepthwiseForm(Form):
+    """A form whose products are formed as ``arithmetic_of`` says."""
+
+    __slots__ = ()
+
+    @property
+    def arithmetic(self) -> str:
+        """Row of ``ARITHMETIC`` in which products are formed."""
+        return arithmetic_of(self.s)
 
 
 def refusal(s: Situation) -> Refusal | None:

@@ -17,10 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.algorithms.depthwise import requests
-from polyconv.algorithms.depthwise.form import DepthwiseForm
 from polyconv.algorithms.depthwise.parts import sizes_of_parts, tiles_by_size
 from polyconv.algorithms.depthwise.requests import StepOf, item_words, of_every_output, program_of, turned
-from polyconv.algorithms.depthwise.situations import by_pixels, far_bytes, of_one_output, outputs_fit_lanes, refusal
+from polyconv.algorithms.depthwise.situations import (
+    DepthwiseForm,
+    by_pixels,
+    far_bytes,
+    of_one_output,
+    outputs_fit_lanes,
+    refusal,
+)
 from polyconv.algorithms.depthwise.slide_driver import AheadWords, SlideWords, driver
 from polyconv.algorithms.depthwise.slide_plan import Plan, cost_of, order_name, order_of, plan_of
 from polyconv.algorithms.depthwise.taps import KindWords, tap_words, workspace_of
@@ -66,12 +72,6 @@ class SlideForm(DepthwiseForm):
     def usual(cls, s: Situation) -> SlideForm:
         """The same, sliding along the usual axes whatever the price: for algorithms whose name says nothing of axes."""
         return cls(s, _plans(s, by_pixels(s.problem), usual=True))
-
-    @classmethod
-    def in_order(cls, s: Situation) -> SlideForm:
-        """The same, with taps summed in their own order."""
-        order = tuple(range(s.problem.rank))
-        return cls(s, tuple(plan_of(s, sweep, False, order) for sweep in sweeps(s.problem)))
 
     @property
     def scheme(self) -> str:
@@ -181,7 +181,7 @@ def slide_words(r: Request, plan: Plan, together: int = 1) -> tuple[SlideWords, 
         masked=int(lane % step > 0), lane_reach=(last.taps - 1) * last.dilation, reach=(slid.taps - 1) * slid.dilation,
         phases=plan.phases, most=plan.most, weights=weights, w_shared=min(wide, step),
         w_vector=wide * plan.taps * arith.bytes, tiles=_tile_addresses(r, plan, together),
-        settings=_settings(r, plan, lane), ahead=_ahead(r, plan, lane), padded=int(plan.padded),
+        settings=_settings(r, plan, lane), ahead=_ahead(r, plan, lane),
     ), items  # fmt: skip
 
 
@@ -231,7 +231,7 @@ def _spec(r: Request, plan: Plan) -> DepthwiseTile:
     writes = _lying(plan, r.y, last.out_step)
     if r.residual is not None and (writes == "2" or writes != _lying(plan, r.residual, last.out_step)):
         writes = "any"
-    reads = "1" if plan.padded else _lying(plan, r.x, last.stride)
+    reads = _lying(plan, r.x, last.stride)
     if reads == "any" and plan.lanes == "p" and last.stride == 2:
         reads = "any2"
     return DepthwiseTile(
@@ -269,9 +269,8 @@ def _kinds_of_tiles(r: Request, plan: Plan) -> set[tuple[bool, bool]]:
         if plan.box[-1] < last.out:  # strips begin where boxes do
             whole, part = lane <= min(plan.box[-1], end - first), True
     rows = inside(slid)
-    some, others = plan.padded or len(rows) > 0, not plan.padded and rows != range(slid.out)
     return set(itertools.product(
-        [edge for edge, there in ((False, some), (True, others)) if there],
+        [edge for edge, there in ((False, len(rows) > 0), (True, rows != range(slid.out))) if there],
         [masked for masked, there in ((False, whole), (True, part)) if there],
     ))  # fmt: skip
 

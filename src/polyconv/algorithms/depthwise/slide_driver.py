@@ -13,7 +13,7 @@ from polyconv.kernels.language import INT, Buffer, Module, Value
 from polyconv.kernels.record import Functions, Link, Memory, Record, Word
 from polyconv.lowering.panel import Common, Driver, Item, axis_words, decode
 
-__all__ = ["AheadWords", "SlideWords", "channels_of", "driver", "tiles_of_row"]
+__all__ = ["AheadWords", "SlideWords", "driver", "tiles_of_row"]
 
 _LINE = 64
 
@@ -31,8 +31,7 @@ class AheadWords(Record):
 class SlideWords(Record):
     """The driver's words.
 
-    ``tiles`` stand by kind (masked or not, then those at an edge), then by their outputs.  Where no position outside
-    the input has to be left out, its axis is ``padded``.
+    ``tiles`` stand by kind (masked or not, then those at an edge), then by their outputs.
     """
 
     common: Common
@@ -52,7 +51,6 @@ class SlideWords(Record):
     tiles: Functions[Slide]
     settings: Link[SlideSettings]
     ahead: AheadWords
-    padded: Word
 
 
 def driver(k: Module, name: str, pixels: bool) -> None:
@@ -68,7 +66,7 @@ def driver(k: Module, name: str, pixels: bool) -> None:
             (_strips if pixels else _channels)(k, p, item, entries, row.index, place)
 
 
-def channels_of(k: Module, p: SlideWords, item: Item) -> tuple[Value, Value]:
+def _channels_of(k: Module, p: SlideWords, item: Item) -> tuple[Value, Value]:
     """First channel of an item, and how many it has."""
     first = item.g * p.chunk_channels
     return first, k.minimum(p.chunk_channels, p.channels - first)
@@ -80,7 +78,7 @@ def _moved(place: Place, x: Value, y: Value, r: Value) -> Place:
 
 def _channels(k: Module, p: SlideWords, item: Item, entries: Buffer, row: Value, place: Place) -> None:
     """A row of outputs: whole vectors of channels, then part of one."""
-    first, channels = channels_of(k, p, item)
+    first, channels = _channels_of(k, p, item)
     whole = channels - channels % p.lanes
     write_list(k, p.common, p.taps, item, entries, row)
     rest = channels - whole
@@ -100,7 +98,7 @@ def _strips(k: Module, p: SlideWords, item: Item, entries: Buffer, row: Value, p
     """A row of outputs, strip by strip: those whose lanes all read the input for every tap share a list."""
     c = p.common
     last = axis_words(c, c.axes - 1)
-    first, channels = channels_of(k, p, item)
+    first, channels = _channels_of(k, p, item)
     width, origin = item.extent(c.axes - 1), item.origin(c.axes - 1)
     k.store(k.constant(INT, 0), entries + _WHOLE, 8)
     with k.loop(0, width, p.lanes) as strip:
@@ -132,7 +130,7 @@ def tiles_of_row(k: Module, p: SlideWords, item: Item, entries: Buffer, place: P
     weights = p.weights + channel // p.w_shared * p.w_vector
     with near_equal_parts(k, item.extent(p.taps.slid), p.phases, p.most) as (o, rows):
         start = item.origin(p.taps.slid) + o * slid.stride
-        inside = (p.padded > 0) | (start >= 0) & (start + ((rows - 1) * p.phases * slid.stride + p.reach) < slid.inp)
+        inside = (start >= 0) & (start + ((rows - 1) * p.phases * slid.stride + p.reach) < slid.inp)
         kind = masked + k.select(inside, 0, 2)
         k.call(p.tiles.at(kind * p.most + rows - 1), Slide(
             p.settings, x + o * slid.stride * slid.x_stride, entries, weights, y + o * slid.y_stride,

@@ -18,7 +18,7 @@ from polyconv.dtypes import Dtype
 from polyconv.lowering.situation import Situation
 from polyconv.lowering.sweep import Axis, Sweep, inside, mean_taps
 
-__all__ = ["FAR_SHARE", "Plan", "cost_of", "order_name", "order_of", "plan_of", "window_share"]
+__all__ = ["Plan", "cost_of", "order_name", "order_of", "plan_of"]
 
 _MOST = {32: 16, 16: 7}
 _HELD = {32: 26, 16: 13}
@@ -54,13 +54,19 @@ vectors as long as a cache line.  Of shorter ones fewer cross a line: at a strid
 _SHORT = 0.75
 _FAR_LOAD = 20.0
 """Of pixels further apart."""
+_START, _STORE, _ENTRY_STARTS, _EDGE = 30.0, 2.5, 3.0, 0.5
+_SHORTER = 0.5
+"""Cycles of starting a tile, of a result, of starting an entry, and of a position that may lie outside.  Measured on
+Zen 5, of vectors as long as a cache line; those of shorter ones, whose tiles are smaller, overlap by half."""
 _SCATTERED, _SCATTERED_PIXEL = {1: 0.0, 2: 1.5}, 0.4
 """More cycles in which a vector of results leaves whose pixels lie so far apart, and of each pixel that lies further.
 Measured on Zen 5."""
 _CHANNEL_LOAD = 0.9
-"""Of channels; of those that a first-level cache does not hold ``_MISSED``, and where pixels lie a multiple of 4 KiB
-apart ``_COLLIDING``.  Measured on Zen 5."""
-_MISSED, _COLLIDING = 3.5, 7.0
+"""Of channels that a first-level cache holds.  Measured on Zen 5."""
+_MISSED, _COLLIDING = 2.2, 13.0
+"""Cycles of a line that the first-level cache does not hold: of any, and, by the sets that pixels meet which lie some
+lines apart, where these also push each other out of the second one.  Measured on Zen 5, by vectors of a line and of
+half a one, in strided windows and in pixels 1, 2 and 4 KiB apart."""
 _NARROW_LOAD, _NARROW_STORE = 0.4, 1.5
 """Cycles less of a load and of a result, times the share of a vector that integers narrower than sums leave: fewer
 cross a line.  Measured on Zen 5."""
@@ -68,6 +74,10 @@ _WIDENED, _ONE_BY_ONE = {1: 0.15, 2: 0.045}, {1: 0.5, 2: 0.19}
 """Where elements of so many bytes are widened without masks they come one by one: cycles more of each product for a
 lane at stride 1, and by how much longer a load takes for a lane beyond.  Measured on Zen 5 at AVX2: i8 takes 2 to 7
 times as long as f32, bf16 and i16 1.4 to 3.5 times; at SSE2, with half the lanes, about half as much longer."""
+
+_AHEAD = 256
+"""Multiply-adds of a tile below which a CPU begins the next before it ends, so that two chains of sums wait at once.
+Measured on Zen 5."""
 
 _FAR_ROW = 30.0
 """Most cycles that a row waits for whose taps share no inputs with those of the next, a line of the map further on."""
@@ -84,7 +94,7 @@ _UNUSUAL = 1.1
 _LIST, _ENTRY = 100.0, {"c": 7.0, "p": 15.0}
 """Cycles of a list and of an entry, by what lanes are.  Measured on Zen 5."""
 
-FAR_SHARE = 2.5
+_FAR_SHARE = 2.5
 """Lines of a window, by those that the first-level cache holds, from which on tiles wait for them."""
 
 
@@ -118,8 +128,6 @@ class Plan:
         Outputs of an item along every axis.
     ahead : bool
         Whether items are bands of a map, or planes, and ask for what the next one needs.
-    padded : bool
-        Whether positions outside the input along the sliding axis hold zeros.
     """
 
     lanes: str
@@ -136,7 +144,6 @@ class Plan:
     chunk: int = 0
     box: tuple[int, ...] = ()
     ahead: bool = False
-    padded: bool = False
 
     @property
     def taps(self) -> int:
@@ -285,26 +292,16 @@ def _items_of_channels(s: Situation, plan: Plan) -> Plan:
     return replace(plan, chunk=chunk, box=(*(1 for _ in outer), max(1, before.out), line))
 
 
-def window_share(s: Situation, plan: Plan) -> float:
-    """Lines of the window of a row of outputs by those that the first-level cache holds, where lanes are channels.
+def _waits(s: Situation, plan: Plan) -> bool:
+    """Whether tiles over channels wait for loads, since lines of a window push each other out of the first cache.
 
     Pixels that lie some lines apart meet only some of its sets.
     """
-    slid = plan.sweep[plan.slid]
+    slid, last = plan.sweep[plan.slid], plan.axis == s.problem.rank - 1
     outer = math.prod(min(axis.taps, axis.inp) for axis in plan.outer)
-    reach = (plan.most - 1) * slid.stride + (slid.taps - 1) * slid.dilation
-    held = outer * min(slid.inp, slid.inp if outer > 1 else reach + 1)
-    return held / (_ways(s) * _sets(s, _pitch(s, plan.axis)))
-
-
-def _waits(s: Situation, plan: Plan) -> bool:
-    """Whether tiles over channels wait for loads, since lines of a window push each other out of the first cache."""
-    if plan.axis == s.problem.rank - 1:
-        return window_share(s, plan) > FAR_SHARE
-    slid = plan.sweep[plan.slid]
     reach = min(slid.inp, (plan.most - 1) * slid.stride + (slid.taps - 1) * slid.dilation + 1)
-    outer = math.prod(min(axis.taps, axis.inp) for axis in plan.outer)
-    return outer * reach > _ways(s) * _sets(s, _pitch(s, plan.axis))
+    held = outer * (slid.inp if last and outer > 1 else reach)
+    return held > (_FAR_SHARE if last else 1.0) * _ways(s) * _sets(s, _pitch(s, plan.axis))
 
 
 def _ways(s: Situation) -> int:
@@ -335,35 +332,40 @@ def cost_of(s: Situation, plan: Plan) -> tuple[float, float]:
     tiles = number_of_parts(slid.out, plan.phases, plan.most)
     rows = slid.out / max(1, tiles)
     met = math.prod(mean_taps(axis) for axis in plan.outer)  # rows of the window that meet the input
-    share = 1.0 if plan.padded else mean_taps(slid) / max(1, slid.taps)
+    share = mean_taps(slid) / max(1, slid.taps)
     widened = 0.0 if s.target.has_masks or not pixels or last.stride > 1 else _WIDENED.get(p.x_dtype.itemsize, 0.0)
-    entry = 0.0
+    entry, overlap = 0.0, _SHORTER if s.target.vector_bytes < _LINE else 1.0
+    alone = 0.5 if plan.taps * rows < _AHEAD else 1.0
     for number, taps, _, groups, across, *_ in plan.kinds:
         load = _load_cycles(s, plan, across) * 2.0 / rates.loads
         loads = ((rows - 1) * plan.stride + taps) * load + taps * across / 2
         products = share * rows * taps * across * (1 / rates.multiply_adds + lane * widened)
-        waited = rates.latency / 2 * taps * across
-        entry += number * groups * (max(products, share * loads, waited) + 3)
+        waited = rates.latency * alone * taps * across
+        entry += number * groups * (max(products, share * loads, waited) + _ENTRY_STARTS * overlap)
     positions = plan.stride * min(rows, slid.out) + slid.taps
-    edges = 0.0 if plan.padded or inside(slid) == range(slid.out) else 0.5 * plan.entries * positions
+    edges = 0.0 if inside(slid) == range(slid.out) else _EDGE * overlap * plan.entries * positions
     apart = min(_FAR_ROW, 0.75 * last.inp * p.x_dtype.itemsize / _LINE) if pixels and slid.taps == 1 < slid.out else 0.0
     scattered = _SCATTERED.get(last.out_step, _SCATTERED_PIXEL * min(lane, last.out)) if pixels else 0.0
-    stored = 2.5 - (0.0 if pixels else _NARROW_STORE * _narrow(s, p.y_dtype))
-    each = 30 + (stored + apart + scattered) * rows + met * (entry + edges / max(1, tiles))
+    stored = overlap * (_STORE - (0.0 if pixels else _NARROW_STORE * _narrow(s, p.y_dtype)))
+    if not s.target.has_masks and p.y_dtype.itemsize < 4 and lane % plan.repeats:
+        stored += lane  # one by one
+    each = _START * overlap + (stored + apart + scattered) * rows + met * (entry + edges / max(1, tiles))
     lists = lines * -(-p.m // plan.chunk) * (_LIST + min(3, strips) * met * plan.entries * _ENTRY[plan.lanes])
     return lines * vectors * tiles * each, lists
 
 
 def _load_cycles(s: Situation, plan: Plan, across: int) -> float:
     """Cycles of a load that so many taps across the lanes share."""
-    p, stride = s.problem, plan.sweep[-1].stride
+    p, stride, short = s.problem, plan.sweep[-1].stride, _SHORT if s.target.vector_bytes < _LINE else 1.0
+    whole = lane_of(s) % plan.repeats == 0  # else vectors have lanes that do not count
     if plan.lanes == "p":
         one_by_one = 0.0 if s.target.has_masks or stride == 1 else _ONE_BY_ONE.get(p.x_dtype.itemsize, 0.0)
-        short = _SHORT if stride > 1 and s.target.vector_bytes < _LINE else 1.0
-        return _LOAD.get((stride, across), _FAR_LOAD) * short * (1.0 + lane_of(s) * one_by_one)
-    if plan.padded or not _waits(s, plan):
-        return _CHANNEL_LOAD - _NARROW_LOAD * _narrow(s, p.x_dtype)
-    return _MISSED if _pitch(s, plan.axis) % int(s.profile.numbers["page"]) else _COLLIDING
+        each = _LOAD.get((stride, across), _FAR_LOAD) * (short if stride > 1 else 1.0)
+        return each * (1.0 + lane_of(s) * one_by_one)
+    if not _waits(s, plan):
+        one_by_one = 0.0 if whole or s.target.has_masks else _ONE_BY_ONE.get(p.x_dtype.itemsize, 0.0)
+        return short * _CHANNEL_LOAD * (1.0 + lane_of(s) * one_by_one) - _NARROW_LOAD * _narrow(s, p.x_dtype)
+    return max(_MISSED, _COLLIDING / _sets(s, _pitch(s, plan.axis))) * s.target.vector_bytes / _LINE
 
 
 def _narrow(s: Situation, dtype: Dtype) -> float:

@@ -51,6 +51,9 @@ Pixels: TypeAlias = Callable[[Situation, Sweep, int], tuple[Lines, int, int]]
 
 _TURN_CYCLES = 50.0
 """Of turning 16 pixels of a block from planes, or back, on a CPU with masks: measured on Zen 5."""
+_APART_CYCLES, _APART_FEW = 330.0, 600.0
+"""The same of squares of pixels that lie apart by as many channels as a vector has numbers of 16 bits, and of a run's
+last ones, which need masks.  Measured on Zen 5 by pixels 5 apart: 200 to 330 in runs of 64, 550 to 800 in 10."""
 _LEAVING, _LEAVING_APART = {"rescaled": 1.5, "bytes": 0.4, "results": 2.0, "turned": 1.5, "sums": 6.0}, 7.0
 """Cycles in which a pixel's results of a block leave, for a vector of sums: rescaled, as the lowest bytes of sums, as
 sums that are results, bytes turned to planes, and others by slots; and more where pixels of planes lie apart.  Measured
@@ -151,10 +154,22 @@ class BlocksForm(ChannelsForm):
         if p.layout == "NHWC":
             moves = count * (400 + held * brought * 3.0)
         elif self.s.target.has_masks:
-            moves = count * (400 + lines * -(-run // 16) * brought * _TURN_CYCLES) + pixels / 16 * left * _TURN_CYCLES
+            turned = self._turning(sizes) * brought * -(-sweep[-1].out // sizes.box[-1])
+            for axis, block, h in zip(sweep[:-1], sizes.box, sizes.held, strict=False):
+                turned *= _lines_within(axis, block, h)
+            moves = count * 400 + turned + pixels / 16 * left * _TURN_CYCLES
         else:
             moves = count * (400 + held * brought * 8.0) + pixels * left * 10.0
         return self.products(sweep, sizes), moves + far_cycles(self.s, count * held * p.c * p.x_dtype.itemsize)
+
+    def _turning(self, sizes: Sizes) -> float:
+        """Cycles in which a line of planes becomes pixels, for a vector of bytes of each."""
+        run = max(1, sizes.held[-1].count)
+        if sizes.step == 1:
+            return -(-run // 16) * _TURN_CYCLES
+        square = self.s.target.vector_bytes // 2
+        runs = [divmod(pixels, square) for _, pixels, _ in sizes.held[-1].runs]
+        return sum(whole * _APART_CYCLES + (rest > 0) * _APART_FEW for whole, rest in runs)
 
     def step(self, r: Request, sweep: Sweep, sizes: Sizes, keep: list[Any]) -> Step:
         """Step of a sweep."""
@@ -184,6 +199,14 @@ class BlocksForm(ChannelsForm):
             results=result_words(r, sweep, sizes, lanes(r.target, arith), in_registers=in_registers),
         )  # fmt: skip
         return Step(driver_address(r), filled(values, keep), items)
+
+
+def _lines_within(axis: Axis, block: int, held: Lines) -> float:
+    """Lines of all boxes along an axis that lie inside the input: those of the padding are only filled."""
+    span = max(held.positions, default=-1) + 1
+    begins = range(-axis.pad, axis.out * axis.stride - axis.pad, max(1, block * axis.stride))
+    within = sum(max(0, min(begin + span, axis.inp) - max(begin, 0)) for begin in begins)
+    return held.count * within / max(1, span)
 
 
 def _fitting(s: Situation, arith: Arithmetic, sweep: Sweep, pixels: Pixels) -> Sizes:
