@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from polyconv.algorithms.fourier.words import FftWords
-from polyconv.kernels.fft import ChannelProduct, PairProduct, Pairs, Pass, Scan, Spread
+from polyconv.kernels.fft import ChannelProduct, PairProduct, Pairs, Pass, Scan
 from polyconv.kernels.language import INT, Buffer, Module, Type, Value, vector
 from polyconv.kernels.layout import MoveIn, MoveOut
 from polyconv.lowering.panel import Driver, Frame, Item, axis_words, decode, write_box
@@ -49,8 +49,8 @@ class _Work:
 
     def box(self, tile: Value) -> Item:
         """The box of a tile; where an item has one tile, it is the item's."""
-        item, alone = self.item, self.kind in ("own", "shared")
-        header = self.workspace if alone else self.workspace + (tile + 1) * (self.p.common.axes * 24)
+        item = self.item
+        header = self.workspace if self.kind == "own" else self.workspace + (tile + 1) * (self.p.common.axes * 24)
         return Item(self.k, header, item.n, item.g, item.split)
 
     def saw(self, tile: Value) -> Buffer:
@@ -83,8 +83,8 @@ def _write(k: Module, place: Buffer, *values: Value | int) -> None:
 def _runs(k: Module, p: FftWords, item: Item, workspace: Buffer, number: Value, kind: str, lanes: int) -> Value:
     """Write the boxes of the item's tiles, and its runs; returns how many lanes it uses, or tiles."""
     runs = workspace + p.runs
-    if kind in ("own", "shared"):
-        used = k.minimum(p.total - item.g * lanes, lanes) if kind == "own" else k.constant(INT, 1)
+    if kind == "own":
+        used = k.minimum(p.total - item.g * lanes, lanes)
         _write(k, runs, 1, 0, 0, used)
         return used
     first = number % p.common.boxes * p.together
@@ -158,8 +158,6 @@ def _forward(work: _Work, plane: Buffer, channel: Value, lanes: Value) -> None:
         with k.loop(0, 2, carry=[k.constant(INT, 0)]) as parts:
             points = line + parts.index * work.of_lane.bytes
             parts.next(parts.values[0] | _bring(work, record, parts.index, points, start, lanes))
-            if work.kind == "shared":
-                k.call(p.functions.spread, Spread(points, p.tile.points, work.point))
         with k.when(parts.results[0].equals(1)):
             _passes(work, plane, record, 1, of_row.forward, of_row.passes)
     with k.loop(1, p.common.axes) as axis:
@@ -253,7 +251,7 @@ def _put(work: _Work, record: Buffer, part: Value, line: Buffer, block: Value, s
     points = line + (part * work.of_lane.bytes + of_part.begin * work.point)
     with k.loop(0, work.run_count) as run:
         box, first, count = work.run(run.index)
-        if work.kind in ("shared", "dense"):
+        if work.kind == "dense":
             count = k.select(block.equals(p.outputs - 1), p.last_outputs, work.of_lane.lanes)
         with k.loop(0, last, carry=[y_start, r_start, k.constant(INT, 1)]) as outer:
             y, r, inside = outer.values

@@ -74,8 +74,7 @@ def _plan(s: Situation, sweep: Sweep) -> Plan | None:
         return None
     most, budget, plans = _MOST_LENGTHS.get(len(sweep), 3), s.budget(_MOST_BYTES), list[Plan]()
     for kind in kinds(s):
-        few = kind in ("dense", "shared")
-        options = [tiles_of(axis, halved=a == 0, most=most, few=few) for a, axis in enumerate(sweep)]
+        options = [tiles_of(axis, halved=a == 0, most=most, few=kind == "dense") for a, axis in enumerate(sweep)]
         found = [
             plan for tiles in itertools.product(*options) for plan in sized(s, sweep, kind, tiles)
             if plan.workspace <= budget and plan.spectra <= _MOST_SPECTRA_BYTES
@@ -154,5 +153,5 @@ class FourierForm(Form):
 
 
 _LANES = {
-    "own": "channels", "shared": "output channels", "blocks": "tiles", "dense": "channels, as terms of matrix products",
+    "own": "channels", "blocks": "tiles", "dense": "channels, as terms of matrix products",
 }  # fmt: skip

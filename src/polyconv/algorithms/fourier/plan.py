@@ -3,7 +3,6 @@
 Every lane of a vector transforms a tile of its own, so nothing is shuffled; which tiles those are is the plan's kind:
 
 * ``own``: depthwise; lanes are channels.
-* ``shared``: few input channels, each in all lanes; lanes are output channels.
 * ``blocks``: few channels on both sides; lanes are tiles.
 * ``dense``: lanes are channels, and a product is one of complex matrices, for several tiles together.
 
@@ -23,8 +22,10 @@ from polyconv.lowering.sweep import Sweep
 
 __all__ = ["Plan", "kinds", "sized", "transforms"]
 
-_MOST_SHARED, _MOST_BLOCKS = 8, 64
-"""Most input channels that are transformed in all lanes, and pairs of channels whose lanes are tiles."""
+_MOST_BLOCKS = 64
+"""Most pairs of channels whose lanes are tiles."""
+_LEAST_DENSE = 8
+"""Least output channels of a group whose lanes are channels: fewer leave most lanes of products empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +89,9 @@ def kinds(s: Situation) -> list[str]:
     found = []
     if group_in == group_out == 1 and p.c > 1 and refusal(s) is None:
         found.append("own")
-    if p.groups == 1 and p.c <= _MOST_SHARED and p.m > p.c:
-        found.append("shared")
     if group_in * group_out <= _MOST_BLOCKS:
         found.append("blocks")
-    if group_in >= 4 and group_out >= 8:
+    if group_out >= _LEAST_DENSE:
         found.append("dense")
     return found
 
@@ -103,8 +102,6 @@ def transforms(s: Situation, kind: str, tiles: int) -> tuple[int, int, int]:
     group_in, group_out = p.c // p.groups, p.m // p.groups
     if kind == "own":
         return tiles * -(-p.c // lane), 1, 1
-    if kind == "shared":
-        return tiles, p.c, -(-p.m // lane)
     if kind == "dense":
         return p.groups * tiles, -(-group_in // lane), -(-group_out // lane)
     return p.groups * -(-tiles // lane), group_in, group_out

@@ -6,7 +6,7 @@ every second pixel of the only axis.
 
 from __future__ import annotations
 
-from polyconv.kernels.fft import ChannelProduct, PairProduct, Pairs, Pass, Scan, Spread
+from polyconv.kernels.fft import ChannelProduct, PairProduct, Pairs, Pass, Scan
 from polyconv.kernels.layout import MoveIn, MoveOut
 from polyconv.kernels.record import Function, Functions, Memory, Record, Table, Word
 from polyconv.lowering.panel import Common, Driver
@@ -78,7 +78,6 @@ class PointFunctions(Record):
     products: Functions[ChannelProduct]
     product: Function[PairProduct]
     scan: Function[Scan]
-    spread: Function[Spread]
     apart: Function[Pairs]
     unite: Function[Pairs]
 
