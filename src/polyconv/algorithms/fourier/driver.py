@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from polyconv.algorithms.careful import CarefulBox
 from polyconv.algorithms.fourier.words import FftWords
 from polyconv.kernels.fft import ChannelProduct, PairProduct, Pairs, Pass, Scan
 from polyconv.kernels.language import INT, Buffer, Module, Type, Value, vector
@@ -71,7 +72,7 @@ def driver(k: Module, name: str, kind: str, element: str, lanes: int) -> None:
         first = item.split * p.split_outputs
         outputs = first, k.minimum(first + p.split_outputs, p.outputs)
         (_matrices if kind == "dense" else _lane_by_lane)(work, outputs)
-        _repair(work, given.item)
+        _repair(work, outputs)
 
 
 def _write(k: Module, place: Buffer, *values: Value | int) -> None:
@@ -275,18 +276,25 @@ def _put(work: _Work, record: Buffer, part: Value, line: Buffer, block: Value, s
             ))  # fmt: skip
 
 
-def _repair(work: _Work, number: Value) -> None:
-    """Compute again, without transforms, what is not finite."""
-    k, p, free = work.k, work.p, work.workspace + work.p.planes
-    with k.loop(0, work.used if work.kind in ("blocks", "dense") else 1) as tile:
+def _repair(work: _Work, outputs: tuple[Value, Value]) -> None:
+    """Compute again, without transforms, tiles with a result that is not finite."""
+    k, p, item, free = work.k, work.p, work.item, work.workspace + work.p.planes
+    first, end = item.g, item.g + 1
+    if work.kind == "own":
+        first = item.g * work.of_lane.lanes
+        end = first + work.used
+    blocks = [k.constant(INT, 0), p.again_words.outputs]
+    if work.kind == "dense":
+        blocks = [k.minimum(block * work.of_lane.lanes, p.again_words.outputs) for block in outputs]
+    with k.loop(0, 1 if work.kind == "own" else work.used) as tile:
         if work.kind == "blocks":
             lane = work.workspace + (p.seen + tile.index * work.of_lane.element_bytes)
             found = k.load(work.of_lane.scalar, lane).is_nan()
         else:
             found = k.any(k.load(work.of_lane, work.saw(tile.index)).is_nan()) > 0
         with k.when(found):
-            again = number
-            if work.kind in ("blocks", "dense"):  # an item there is a single tile
-                first = number % p.common.boxes * p.together
-                again = number // p.common.boxes * p.total + first + tile.index
-            k.call(p.again, Driver(work.frame, p.again_words, again, free))
+            header = work.box(tile.index).header
+            with k.loop(0, p.common.axes * 3) as word:
+                k.store(k.word(header, word.index), free + word.index * 8, 8)
+            with k.loop(first, end) as group:
+                k.call(p.again, CarefulBox(work.frame, p.again_words, free, item.n, group.index, *blocks))

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from polyconv.algorithms.careful import box_bytes
 from polyconv.algorithms.depthwise.situations import refusal
 from polyconv.algorithms.fourier.tiles import Tile
 from polyconv.kernels.isa import channel_tile, lanes
@@ -52,7 +53,7 @@ class Plan:
     strides: tuple[int, ...]
     plane: int
     spectra: int
-    again: int = 0
+    again: int
 
     @property
     def pixel_step(self) -> int:
@@ -125,4 +126,5 @@ def sized(s: Situation, sweep: Sweep, kind: str, tiles: tuple[Tile, ...]) -> lis
         together = sorted({-(-count // -(-count // n)) for n in (most, most // 2, 2, 1) if n <= count or n == 1})
     sizes = count, points, tuple([tile.outputs for tile in tiles]), *transforms(s, kind, count)
     spectra = 2 * points * rows * p.c * arith.bytes
-    return [Plan(kind, sweep, tiles, lane, n, *sizes, tuple(strides), plane, spectra) for n in together]
+    again = box_bytes(s, len(sweep))
+    return [Plan(kind, sweep, tiles, lane, n, *sizes, tuple(strides), plane, spectra, again) for n in together]

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polyconv.algorithms.dense import direct
-from polyconv.algorithms.depthwise import slide
+from polyconv.algorithms import careful
 from polyconv.algorithms.fourier import words
 from polyconv.algorithms.fourier.driver import driver
 from polyconv.algorithms.fourier.plan import Plan
@@ -63,9 +62,6 @@ def step(r: Request, plan: Plan, keep: list[Any]) -> Step:
         ("fft", arith.name, kind, lane, *key), lambda: spectra_of(r.weights(plan.sweep), plan, spectrum)
     )
     block_bytes = weights.nbytes // max(1, outputs * (-(-p.groups // lane) if kind == "own" else p.groups))
-    again = slide.box_step(r, plan.sweep, plan.box, lane, keep) if kind == "own" else (
-        direct.box_step(r, plan.sweep, plan.box, splits, keep)
-    )  # fmt: skip
     bias_words = lane if kind == "blocks" else 1  # a channel's bias stands in the table so often
     moves_in, moves_out = _moves(r, last, plan)
     runs, seen, planes = plan.places
@@ -81,7 +77,7 @@ def step(r: Request, plan: Plan, keep: list[Any]) -> Step:
         bias=zeros() if r.bias is None else r.bias.repeat(bias_words), constants=r.constants,
         move_in=move_in_address(r, Move(p.x, arith.accumulator, moves_in)),
         move_out=move_out_address(r, Move(arith.accumulator, p.y, moves_out, r.epilogue)),
-        again=again.driver, again_words=again.words,
+        again_words=careful.box_words(r, plan.sweep), again=careful.repair_address(r),
     )  # fmt: skip
     return Step(address, filled(values, keep), items)
 
