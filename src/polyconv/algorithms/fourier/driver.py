@@ -278,23 +278,18 @@ def _put(work: _Work, record: Buffer, part: Value, line: Buffer, block: Value, s
 
 def _repair(work: _Work, outputs: tuple[Value, Value]) -> None:
     """Compute again, without transforms, tiles with a result that is not finite."""
-    k, p, item, free = work.k, work.p, work.item, work.workspace + work.p.planes
-    first, end = item.g, item.g + 1
-    if work.kind == "own":
-        first = item.g * work.of_lane.lanes
-        end = first + work.used
+    k, p, item, free, of_lane = work.k, work.p, work.item, work.workspace + work.p.planes, work.of_lane
     blocks = [k.constant(INT, 0), p.again_words.outputs]
     if work.kind == "dense":
-        blocks = [k.minimum(block * work.of_lane.lanes, p.again_words.outputs) for block in outputs]
-    with k.loop(0, 1 if work.kind == "own" else work.used) as tile:
-        if work.kind == "blocks":
-            lane = work.workspace + (p.seen + tile.index * work.of_lane.element_bytes)
-            found = k.load(work.of_lane.scalar, lane).is_nan()
+        blocks = [k.minimum(block * of_lane.lanes, p.again_words.outputs) for block in outputs]
+    with k.loop(0, work.used) as each:
+        if work.kind == "dense":
+            found = k.any(k.load(of_lane, work.saw(each.index)).is_nan()) > 0
         else:
-            found = k.any(k.load(work.of_lane, work.saw(tile.index)).is_nan()) > 0
+            found = k.load(of_lane.scalar, work.workspace + (p.seen + each.index * of_lane.element_bytes)).is_nan()
         with k.when(found):
-            header = work.box(tile.index).header
+            header = work.box(each.index).header
             with k.loop(0, p.common.axes * 3) as word:
                 k.store(k.word(header, word.index), free + word.index * 8, 8)
-            with k.loop(first, end) as group:
-                k.call(p.again, CarefulBox(work.frame, p.again_words, free, item.n, group.index, *blocks))
+            group = item.g * of_lane.lanes + each.index if work.kind == "own" else item.g
+            k.call(p.again, CarefulBox(work.frame, p.again_words, free, item.n, group, *blocks))

@@ -32,13 +32,13 @@ from polyconv.lowering import packing, panel
 from polyconv.lowering.boxes import row_lists, tap_entries
 from polyconv.lowering.panel import Common, EpilogueTables, RowLists, axis_words, line_place, row_entries, row_place
 from polyconv.lowering.program import Request, epilogue_tables
-from polyconv.lowering.situation import Situation, image_bytes, scheme_of, transform_refusal
+from polyconv.lowering.situation import Situation, scheme_of, transform_refusal
 from polyconv.lowering.sweep import Lines, Sweep, lines, sweeps
 from polyconv.lowering.tiles import is_fusible
 from polyconv.problem.problem import Problem
 
 __all__ = [
-    "HELD_SHARE", "SCHEME", "Box", "ColumnWords", "ColumnsForm", "Sizes", "at_points", "column_words", "entries",
+    "SCHEME", "Box", "ColumnWords", "ColumnsForm", "Sizes", "at_points", "column_words", "entries",
     "held_lines", "in_tiles", "is_admitted", "refusal", "sizes",
 ]  # fmt: skip
 
@@ -49,8 +49,6 @@ _LEAST_TERMS = 8
 multiples of that of a direct f32 sum, for 3x3 kernels of 2 / 3 / 4 / 8 / 16 channels: 2.1 / 1.9 / 1.7 / 1.5 / 1.4."""
 _MOST_CHANNELS = 64
 """Channels of a group: with more, lanes of channels are full and ``winograd`` has less products."""
-HELD_SHARE = 3 / 16
-"""Share of a last cache: input and result beyond it come and go between it and the transforms."""
 
 
 class ColumnWords(Record):
@@ -213,12 +211,6 @@ class ColumnsForm(Form):
     def workspace(self) -> int:
         """Bytes a thread needs."""
         return max(sizes.workspace for _, sizes in self.parts)
-
-    def far_cycles(self, share: float) -> float:
-        """Cycles in which what the last cache should hold of all images comes and goes, at a share of its bytes."""
-        p, profile = self.s.problem, self.s.profile
-        beyond = max(0, sum(image_bytes(p)) - profile.cache("l3", HELD_SHARE))
-        return (p.n or 0) * beyond / profile.stream("l3", share)
 
     def preparing(self) -> float:
         """Cycles in which a program is made and the weights are transformed, in NumPy."""

@@ -24,7 +24,7 @@ from polyconv.lowering.moves import is_apart
 from polyconv.lowering.situation import Situation
 from polyconv.lowering.sweep import Axis, Sweep, sweeps
 from polyconv.lowering.tiles import tile_cycles
-from polyconv.lowering.traffic import WEIGHTS_FROM_MEMORY, apart_cycles, far_cycles, planes_collide
+from polyconv.lowering.traffic import WEIGHTS_FROM_MEMORY, far_cycles, planes_collide
 from polyconv.machine.profile import Profile, Rates
 from polyconv.problem.problem import Problem
 
@@ -46,12 +46,8 @@ _STREAMED = (
 )  # fmt: skip
 """Transformed weights of less than a share of a cache come with a share of the bytes a cycle that it gives; of more,
 with ``WEIGHTS_FROM_MEMORY`` of those of memory."""
-_FEW_TILES, _SOONER = 4, 1.3
-"""Where a single box has so few tiles, almost nothing but weights is read; those beyond ``_FEW_WEIGHTS`` then come so
-much faster."""
-_ONE_AXIS, _TWO_TAPS = 0.85, 1.05
-"""Cycles of the way in and out where one axis is transformed, as a share of those counted; and of all, where that axis
-has two taps at stride 1."""
+_ONE_AXIS = 0.85
+"""Cycles of the way in and out where one axis is transformed, as a share of those counted."""
 
 
 def is_stacked(p: Problem, sweep: Sweep) -> bool:
@@ -98,12 +94,10 @@ def cycles(b: Boxes) -> dict[str, float]:
     far = held if held > ways.near else 0
     of_tile_in = b.outer_lines * ways.tile_in
     of_box_in = lines * ways.vectors_in * ways.vector_in + 1500.0 + far / ways.far_rate
-    alone = outer_boxes * inner_boxes == 1 and math.prod(b.outer) * b.tiles <= _FEW_TILES
-    of_blocks = _blocks(case, alone=True) if alone else ways.blocks
     products = inputs = outputs = 0.0
     for (rows, tall), (columns, wide) in itertools.product(b.rows.alike, b.columns.alike):
         tiles, pixels, segments = rows.tiles * columns.tiles, rows.covers * columns.covers, columns.segments[0]
-        products += tall * wide * _products(b, rows, columns, ways.kinds, of_blocks)
+        products += tall * wide * _products(b, rows, columns, ways.kinds, ways.blocks)
         of_box = of_box_in * outer_boxes + tiles * of_tile_in * outer_boxes
         inputs += tall * wide * (of_box + ways.outer_rows * segments * ways.segment * ways.vectors_in)
         of_rows = (tiles * ways.tile_out + pixels * ways.vector_out) * case.vectors_out
@@ -113,9 +107,7 @@ def cycles(b: Boxes) -> dict[str, float]:
     bytes_in = lines * p.c * p.x_dtype.itemsize * inner_boxes * outer_boxes
     images, stacked = p.n or 0, is_stacked(p, case.sweep)
     far_in = far_cycles(s, bytes_in / (images if stacked else 1), soon=True) * images
-    if case.transformed == 1 and case.x.r == 2 and case.sweep[-1].stride == 1:
-        inputs, products, outputs = _TWO_TAPS * inputs, _TWO_TAPS * products, _TWO_TAPS * outputs
-    elif case.transformed == 1:
+    if case.transformed == 1:
         inputs, outputs = _ONE_AXIS * inputs, _ONE_AXIS * outputs
     return {"inputs": inputs * batch + far_in, "products": products * batch, "outputs": outputs * batch}
 
@@ -153,14 +145,13 @@ def _ways(case: Case) -> _Ways:
     if p.layout == "NCHW":
         vector_in = 7.0 if planes_collide(p, reading=True) else 4.5
         vector_in *= 1.0 if last.stride == 1 else 1.3 if is_apart(p, last, case.lane, "c") else 2.5
-        # a third, as measured: results of a box come with more work between them
-        vector_out = (10.0 if planes_collide(p, reading=False) else 4.0) + apart_cycles(s, last) / 3
+        vector_out = 10.0 if planes_collide(p, reading=False) else 4.0
         segment = 60.0
     return _Ways(
         vectors_in * case.products * transform, case.y.n * case.x.n * transform, vector_in, vector_out, segment,
         vectors_in, math.prod([axis.out for axis in case.outer]),
         p.groups * (1 if is_stacked(p, case.sweep) else p.n or 0), near_bytes(case),
-        s.profile.stream("l3", 1.0), _kinds(case), _blocks(case, alone=False),
+        s.profile.stream("l3", 1.0), _kinds(case), _blocks(case),
     )  # fmt: skip
 
 
@@ -178,8 +169,8 @@ class _Block(NamedTuple):
     steps: tuple[float, ...]
 
 
-def _blocks(case: Case, *, alone: bool) -> list[_Block]:
-    """The blocks of outputs of a group; ``alone`` where a single box has few tiles."""
+def _blocks(case: Case) -> list[_Block]:
+    """The blocks of outputs of a group."""
     s, most, size = case.s, channel_tile(case.s.target, case.vectors), case.weight_bytes
     # weights of a group or a sweep push out those of another; further calls find those of a point nearby
     whole = size * s.problem.groups * len(sweeps(s.problem))
@@ -188,8 +179,6 @@ def _blocks(case: Case, *, alone: bool) -> list[_Block]:
     if fetched or size > s.profile.cache("l3", _HELD_WEIGHTS):
         rate /= s.threads
     near = _streamed(s.profile, size // case.blocks // case.products)
-    if alone and size > s.profile.cache("l3", _FEW_WEIGHTS):
-        rate *= _SOONER
     numbers = [(case.vectors, case.blocks - 1), (case.last_vectors, 1)]
     if case.vectors == case.last_vectors or case.blocks == 1:
         numbers = [(case.last_vectors, case.blocks)]

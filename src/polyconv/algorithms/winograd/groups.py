@@ -44,13 +44,9 @@ axes."""
 _MOST_BLOCKS = 16
 """Blocks of an item: neighbours in memory, which come together."""
 
-_COLLIDING = 8.0
-"""Cycles more that a column takes where pixels lie a multiple of 512 bytes apart: in few sets of a cache."""
 _SHARED, _TOGETHER = 1024, 4
 """Where pixels lie a multiple of so many bytes apart they share few sets of a cache, and what comes of a line for one
 block would be gone before the next; so many blocks are transformed side by side there.  Measured: 5 to 40 % off."""
-_FAR = 5 / 24
-"""Share of the last cache's bytes a cycle at which arrays come and go, a vector of each pixel at a time."""
 
 
 class GroupWords(Record):
@@ -166,13 +162,11 @@ class GroupsForm(ColumnsForm):
         return all(o is None or o.c == o.itemsize for o in (x, y, residual))
 
     def cost(self) -> dict[str, float]:
-        """Cycles: products, transforms and moves."""
+        """Cycles: products and transforms."""
         s, p = self.s, self.s.problem
         terms = [_cycles(s, sweep, sizes) for sweep, sizes in self.parts]
         times = (p.n or 0) * block_count(s, arith_of(s))
-        found = {name: times * sum(of_sweep[name] for of_sweep in terms) for name in terms[0]}
-        found["moves"] += self.far_cycles(_FAR)
-        return found
+        return {name: times * sum(of_sweep[name] for of_sweep in terms) for name in terms[0]}
 
     def build(self, r: Request) -> Program:
         """Program of a request: one step per sweep."""
@@ -182,7 +176,7 @@ class GroupsForm(ColumnsForm):
 
 def _cycles(s: Situation, sweep: Sweep, sizes: Sizes) -> dict[str, float]:
     """Cycles of the boxes of a sweep, of a block."""
-    p, group, rates = s.problem, s.problem.c // s.problem.groups, s.rates(arith_of(s))
+    group, rates = s.problem.c // s.problem.groups, s.rates(arith_of(s))
     *outer, y, x = sweep
     # rows of tiles, the last of which is short
     count = math.prod(-(-axis.out // b) for axis, b in zip([*outer, x], [*sizes.box[:-2], sizes.box[-1]], strict=True))
@@ -190,14 +184,12 @@ def _cycles(s: Situation, sweep: Sweep, sizes: Sizes) -> dict[str, float]:
     pixels_in, pixels_out = sizes.held[-1].count, sizes.box[-1]
     taps, far = math.prod(mean_taps(axis) for axis in outer) * x.taps, 1.2 if lines > 1 else 1.0
     each = 10.0 * s.transforming(arith_of(s))
-    if p.c * p.x_dtype.itemsize % 512 == 0 and pixels_out > 8:
-        each += _COLLIDING
     products = 20.0
     for _, pixels in near_equal(pixels_out, most_rows(s.target, group)):
         alone = group / 2 if pixels == 1 else 0.0  # little else to do while its sums are added
         products += taps * tile_cycles(rates, pixels, group) * far + 4 + 0.35 * pixels * group + alone
     transforms = 200.0 + lines * (40 + pixels_in * each) + rows * (80 + pixels_out * each)
-    return {"products": times * rows * SCHEME.n * products, "transforms": times * transforms, "moves": 0.0}
+    return {"products": times * rows * SCHEME.n * products, "transforms": times * transforms}
 
 
 @lru_cache(256)

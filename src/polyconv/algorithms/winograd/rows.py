@@ -45,8 +45,8 @@ _SLOWER, _FAR_LINES = 1.04, 1.06
 _PASS, _FAR_PASS, _FEW_PLANES = 14.0, 24.0, 16
 """Cycles in which a vector is transformed: where a second-level cache holds input and result or a group has few planes,
 and where not."""
-_ASKED = 8 / 24
-"""Share of the last cache's bytes a cycle at which arrays come and go, asked for early."""
+_CACHED, _ASKED = 3 / 16, 8 / 24
+"""Share of a last cache: input and result beyond it come and go, asked for early, at a share of its bytes a cycle."""
 _COLLIDING, _SET_PLANES = 20.0, 32
 """Cycles more that a vector takes where so many planes on both sides lie in the same sets of a cache."""
 _FAR_SHARE = 1 / 4
@@ -161,7 +161,9 @@ class RowsForm(ColumnsForm):
         """Cycles: products, transforms and moves."""
         terms = [_cycles(self.s, sweep, sizes) for sweep, sizes in self.parts]
         found = {name: sum(of_sweep[name] for of_sweep in terms) for name in terms[0]}
-        found["moves"] += self.far_cycles(_ASKED)
+        p, profile = self.s.problem, self.s.profile
+        beyond = max(0, sum(image_bytes(p)) - profile.cache("l3", _CACHED))
+        found["moves"] += (p.n or 0) * beyond / profile.stream("l3", _ASKED)
         return found
 
     def build(self, r: Request) -> Program:
