@@ -324,10 +324,7 @@ class Layer:
 
     def program(self, form: Form, lying: Lying, offset: Array | None, mask: Array | None,
                 run: Callable[[Step, int, int], object] | None = None) -> Program:  # fmt: skip
-        """The program of a form for arrays that lie so, or for packed ones if it takes no others.
-
-        ``run`` packs weights, if not this process.
-        """
+        """The program of a form for arrays that lie so, or packed; ``run`` packs weights, if not this process."""
         s, p, arithmetic = form.s, form.s.problem, form.arithmetic
         kind = _NUMPY[ARITHMETIC[arithmetic].accumulator]
         (x, y, residual), weights, held = lying if form.takes(*lying) else operands.packed(p), self.weights, list[Any]()

@@ -46,6 +46,9 @@ _STREAMED = (
 )  # fmt: skip
 """Transformed weights of less than a share of a cache come with a share of the bytes a cycle that it gives; of more,
 with ``WEIGHTS_FROM_MEMORY`` of those of memory."""
+_FEW_TILES, _SOONER = 4, 1.3
+"""Where a single box has so few tiles, almost nothing but weights is read; those beyond ``_FEW_WEIGHTS`` then come so
+much faster."""
 _ONE_AXIS = 0.85
 """Cycles of the way in and out where one axis is transformed, as a share of those counted."""
 
@@ -94,10 +97,12 @@ def cycles(b: Boxes) -> dict[str, float]:
     far = held if held > ways.near else 0
     of_tile_in = b.outer_lines * ways.tile_in
     of_box_in = lines * ways.vectors_in * ways.vector_in + 1500.0 + far / ways.far_rate
+    alone = outer_boxes * inner_boxes == 1 and math.prod(b.outer) * b.tiles <= _FEW_TILES
+    of_blocks = _blocks(case, alone=True) if alone else ways.blocks
     products = inputs = outputs = 0.0
     for (rows, tall), (columns, wide) in itertools.product(b.rows.alike, b.columns.alike):
         tiles, pixels, segments = rows.tiles * columns.tiles, rows.covers * columns.covers, columns.segments[0]
-        products += tall * wide * _products(b, rows, columns, ways.kinds, ways.blocks)
+        products += tall * wide * _products(b, rows, columns, ways.kinds, of_blocks)
         of_box = of_box_in * outer_boxes + tiles * of_tile_in * outer_boxes
         inputs += tall * wide * (of_box + ways.outer_rows * segments * ways.segment * ways.vectors_in)
         of_rows = (tiles * ways.tile_out + pixels * ways.vector_out) * case.vectors_out
@@ -151,7 +156,7 @@ def _ways(case: Case) -> _Ways:
         vectors_in * case.products * transform, case.y.n * case.x.n * transform, vector_in, vector_out, segment,
         vectors_in, math.prod([axis.out for axis in case.outer]),
         p.groups * (1 if is_stacked(p, case.sweep) else p.n or 0), near_bytes(case),
-        s.profile.stream("l3", 1.0), _kinds(case), _blocks(case),
+        s.profile.stream("l3", 1.0), _kinds(case), _blocks(case, alone=False),
     )  # fmt: skip
 
 
@@ -169,8 +174,8 @@ class _Block(NamedTuple):
     steps: tuple[float, ...]
 
 
-def _blocks(case: Case) -> list[_Block]:
-    """The blocks of outputs of a group."""
+def _blocks(case: Case, *, alone: bool) -> list[_Block]:
+    """The blocks of outputs of a group; ``alone`` where a single box has few tiles."""
     s, most, size = case.s, channel_tile(case.s.target, case.vectors), case.weight_bytes
     # weights of a group or a sweep push out those of another; further calls find those of a point nearby
     whole = size * s.problem.groups * len(sweeps(s.problem))
@@ -179,6 +184,8 @@ def _blocks(case: Case) -> list[_Block]:
     if fetched or size > s.profile.cache("l3", _HELD_WEIGHTS):
         rate /= s.threads
     near = _streamed(s.profile, size // case.blocks // case.products)
+    if alone and size > s.profile.cache("l3", _FEW_WEIGHTS):
+        rate *= _SOONER
     numbers = [(case.vectors, case.blocks - 1), (case.last_vectors, 1)]
     if case.vectors == case.last_vectors or case.blocks == 1:
         numbers = [(case.last_vectors, case.blocks)]
