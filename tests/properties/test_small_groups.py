@@ -227,6 +227,12 @@ def test_shapes_of_rows_of_tiles(algorithm: str, layout: str, line: str) -> None
     assert (alone is None and shared is None) or np.array_equal(alone, shared)
 
 
+def test_outputs_apart_along_a_line() -> None:
+    line = "conv_transpose f32 {} n3 c84 i5x8 m84 k3x2 s1x2 d1x3 g12"
+    assert not agree(line.format("NCHW"), "winograd_rows")
+    assert agree(line.format("NHWC"), "winograd_groups")
+
+
 @pytest.mark.parametrize("level", LEVELS)
 def test_rows_of_tiles_beyond_the_caches(level: str | None) -> None:
     """A batch whose results are asked for before they are written has the bits of its images alone."""

@@ -145,6 +145,8 @@ def forms(s: Situation) -> Forms:
     reason = columns.refusal(s, "NCHW")
     if reason is not None:
         return reason
+    if any(sweep[-1].out_step > 1 for sweep in sweeps(s.problem)):
+        return "writes neighbouring outputs of a line together"
     one = of_one_image(s)  # boxes are what is computed again
     return (RowsForm(s, tuple((sweep, _cut(one, sweep)) for sweep in sweeps(s.problem))),)
 
