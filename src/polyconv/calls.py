@@ -8,7 +8,7 @@ It must not know weights or algorithms.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -61,6 +61,8 @@ class Call:
         The native entry; None where arrays must be looked at in Python.
     shape, dtype
         Of the result.
+    copies : bool
+        Whether the program is one for packed arrays, of which copies are made.
     """
 
     key: Any
@@ -74,10 +76,11 @@ class Call:
     entry: Any
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
+    copies: bool
 
 
 def bound(program: Program, key: Any, algorithm: str, arrays: Operands, *, threads: int, strict: bool, seconds: float,
-          profile: Profile, check: bool, often: bool) -> Call:  # fmt: skip
+          profile: Profile, check: bool, often: bool, copies: bool) -> Call:  # fmt: skip
     """Bind a program to arrays.
 
     Parameters
@@ -88,17 +91,19 @@ def bound(program: Program, key: Any, algorithm: str, arrays: Operands, *, threa
         Predicted of a call.
     often : bool
         Whether calls with such arrays are expected again, so that an entry is worth making.
+    copies : bool
+        Whether the program is one for packed arrays.
     """
     x, y, _, offset, _ = arrays
     table = pool.step_table(program.steps)
     items = sum(step.items for step in program.steps)
     threads = min(threads, max(1, items))
     environment, wake, entry = pool.control_word(strict=strict), waking(profile, seconds), None
-    if often and not check and x.size and items < pool.MOST_ITEMS:
+    if often and not copies and not check and x.size and items < pool.MOST_ITEMS:
         taken = arrays[:3] if offset is None else arrays
         entry = make_entry(taken, table, items, program.workspace, environment, threads, wake,
                            seconds < _KEEP_GIL_SECONDS, (program,))  # fmt: skip
-    call = Call(key, algorithm, threads, program, table, strict, wake, check, entry, y.shape, y.dtype)
+    call = Call(key, algorithm, threads, program, table, strict, wake, check, entry, y.shape, y.dtype, copies)
     make_ready(call)
     return call
 
@@ -120,6 +125,9 @@ def execute(call: Call, arrays: Operands) -> None:
     Error
         In check mode, if a result depends on memory that nobody wrote.
     """
+    if call.copies:
+        _execute_packed(replace(call, copies=False), arrays)
+        return
     _, y, residual, _, _ = arrays
     frame = words([v for a in arrays for v in ((0, 0) if a is None else span(a))])
 
@@ -145,6 +153,16 @@ def execute(call: Call, arrays: Operands) -> None:
             run()
         found.append(y.copy("C"))
     _same_or_raise(*found)
+
+
+def _execute_packed(call: Call, arrays: Operands) -> None:
+    """Run a call on packed copies of the arrays."""
+    x, y, residual, offset, mask = arrays
+    with allocating(f"{call.algorithm} needs packed arrays: a copy of each", "pass such arrays"):
+        result = np.empty(y.shape, y.dtype)
+        x, residual = np.ascontiguousarray(x), None if residual is None else np.ascontiguousarray(residual)
+    execute(call, (x, result, residual, offset, mask))
+    y[...] = result
 
 
 def run_now(step: Step, scratch: int, threads: int, *, check: bool) -> None:

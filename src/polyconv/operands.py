@@ -25,7 +25,7 @@ from polyconv.runtime.memory import allocating, native_order, sized
 
 __all__ = [
     "Lying", "check_apart", "check_weights", "check_writable", "deformation", "extents_of",
-    "fused", "narrow_and_light", "operand", "result_of", "span", "strides",
+    "fused", "narrow_and_light", "operand", "packed", "result_of", "span", "strides",
 ]  # fmt: skip
 
 Array = NDArray[Any]
@@ -50,6 +50,15 @@ def strides(a: Array, p: Problem) -> Operand:
     n, *rest = told
     c, spatial = (rest[-1], rest[:-1]) if p.layout == "NHWC" else (rest[0], rest[1:])
     return Operand(n, c, tuple(spatial), reach(a)[1], a.itemsize)
+
+
+def packed(p: Problem) -> Lying:
+    """How packed arrays of a problem lie."""
+    x, y = (
+        strides(np.empty([extent or 0 for extent in shape], dtype.numpy), p)
+        for shape, dtype in ((p.x_shape, p.x_dtype), (p.y_shape, p.y_dtype))
+    )
+    return x, y, y if p.residual else None
 
 
 def fused(p: Problem, lying: Lying) -> tuple[Problem, Lying]:

@@ -279,9 +279,11 @@ class Layer:
             return f"{sized('w', self.weights.w.shape, self.weights.w.dtype)} and a packed form for {algorithm}"
 
         with allocating(needed, "compute some of the output channels at a time"):
-            program = self.program(form_of(algorithm, s), lying, offset, mask)
+            form = form_of(algorithm, s)
+            program = self.program(form, lying, offset, mask)
         call = bound(program, key, algorithm, arrays, threads=s.threads, strict=s.strict, seconds=seconds,
-                     profile=s.profile, check=self._check, often=not self._once)  # fmt: skip
+                     profile=s.profile, check=self._check, often=not self._once,
+                     copies=not form.takes(*lying))  # fmt: skip
         most = max(_MOST_PACKED, 8 * self.weights.w.nbytes)
         with TABLES:
             calls[key] = call
@@ -322,10 +324,10 @@ class Layer:
 
     def program(self, form: Form, lying: Lying, offset: Array | None, mask: Array | None,
                 run: Callable[[Step, int, int], object] | None = None) -> Program:  # fmt: skip
-        """The program of a form for arrays that lie so; ``run`` packs weights, if not this process."""
+        """The program of a form for arrays that lie so, or packed; ``run`` packs weights, if not this process."""
         s, p, arithmetic = form.s, form.s.problem, form.arithmetic
         kind = _NUMPY[ARITHMETIC[arithmetic].accumulator]
-        (x, y, residual), weights, held = lying, self.weights, list[Any]()
+        (x, y, residual), weights, held = lying if form.takes(*lying) else operands.packed(p), self.weights, list[Any]()
 
         def packed(key: Any, make: Callable[[], Any]) -> Any:
             held.append(weights.packed(key, make))

@@ -181,20 +181,22 @@ def test_rows_of_tiles(layout: str, level: str | None) -> None:
             c, m = group * groups, (group + group % 3) * groups
             more = ("x1", "x2 b1 act=Relu", "x0 d1x2", "x1 b1 r1")[group % 4]
             line = f"conv f32 {layout} n1 c{c} i{5 + group}x21 m{{}} k3x3 p1{more} g{groups}"
-            assert agree(line.format(m), "winograd_rows")
-            assert agree(line.format(c), "winograd_groups") == (group <= lanes)
+            assert agree(line.format(m), "winograd_rows") == (layout == "NCHW")
+            assert agree(line.format(c), "winograd_groups") == (layout == "NHWC" and group <= lanes)
 
 
-@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+BY_LAYOUT = ("winograd_rows", "NCHW"), ("winograd_groups", "NHWC")
+
+
 @pytest.mark.parametrize("line", [
-    "conv f32 {} n2 c40 i7x7 m40 k3x3 p1x1 g5 b1 r1 act=Relu", "conv f32 {} n1 c24 i9x40 m24 k3x5 p1x2 g3 b1 act=Gelu",
+    "conv f32 {} n2 c40 i7x7 m40 k3x3 p1x1 g5 b1 r1 act=Relu", "conv f32 {} n1 c24 i9x40 m24 k3x5 p1x2 g3 b1",
     "conv f32 {} n1 c24 i5x6x9 m24 k3x3x3 p1x1x1 g3 b1 r1", "conv f32 {} n1 c16 i7x8x18 m16 k3x3x1 s2x1x1 d2x1x1 g4",
     "conv f32 {} n1 c12 i70x60 m24 k3x3 p1x1 g3", "conv f64 {} n1 c20 i9x9 m20 k3x3 p1x1 g5 b1",
     "conv f16 {} n1 c24 i9x9 m24 k3x3 p1x1 g4 b1 r1", "conv bf16 {} n1 c24 i9x9 m24 k3x3 p2x0 g3",
     "conv_transpose f32 {} n1 c24 i9x9 m24 k3x3 p1x1 g6 b1", "conv f32 {} n1 c8 i3x700 m8 k3x3 p1 g1",
     "conv f32 {} n1 c256 i3x5x33 m256 k3x3x3 p1x1x1 g32 b1 r1", "conv f32 {} n1 c768 i6x9 m768 k3x3 p1x1 g64",
 ])  # fmt: skip
-@pytest.mark.parametrize("algorithm", ["winograd_rows", "winograd_groups"])
+@pytest.mark.parametrize(("algorithm", "layout"), BY_LAYOUT)
 def test_shapes_of_rows_of_tiles(algorithm: str, layout: str, line: str) -> None:
     p = Problem.parse(line.format(layout))
     assert agree(line.format(layout), algorithm) or p.c != p.m
@@ -202,6 +204,12 @@ def test_shapes_of_rows_of_tiles(algorithm: str, layout: str, line: str) -> None
     made = operands(p, np.random.default_rng(0), "normal")
     alone, shared = (result(p, made, algorithm, threads=n) for n in (1, 2))
     assert (alone is None and shared is None) or np.array_equal(alone, shared)
+
+
+def test_outputs_apart_along_a_line() -> None:
+    line = "conv_transpose f32 {} n3 c84 i5x8 m84 k3x2 s1x2 d1x3 g12"
+    assert not agree(line.format("NCHW"), "winograd_rows")
+    assert agree(line.format("NHWC"), "winograd_groups")
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -218,12 +226,10 @@ def test_rows_of_tiles_beyond_the_caches(level: str | None) -> None:
             assert alone is not None and np.array_equal(alone[0], whole[b])
 
 
-@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("axis", range(4))
-@pytest.mark.parametrize(("algorithm", "channels", "value"), [
-    ("winograd_rows", 40, 0), ("winograd_groups", 40, 0), ("winograd_groups", 512, 0), ("winograd_groups", 256, np.inf),
-])  # fmt: skip
-def test_rows_of_tiles_that_lie_apart(algorithm: str, channels: int, value: float, layout: str, axis: int) -> None:
+@pytest.mark.parametrize(("algorithm", "layout"), BY_LAYOUT)
+@pytest.mark.parametrize(("channels", "value"), [(40, 0), (512, 0), (256, np.inf)])
+def test_rows_of_tiles_that_lie_apart(algorithm: str, layout: str, channels: int, value: float, axis: int) -> None:
     """Inputs and results of any strides, with the same bits."""
     p = Problem.parse(f"conv f32 {layout} n1 c{channels} i9x19 m{channels} k3x3 p1x1 g{channels // 8} b1")
     made = operands(p, np.random.default_rng(0), "normal")
@@ -238,9 +244,8 @@ def test_rows_of_tiles_that_lie_apart(algorithm: str, channels: int, value: floa
     assert np.array_equal(plain, out, equal_nan=True)
 
 
-@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("value", [np.inf, np.nan])
-@pytest.mark.parametrize("algorithm", ["winograd_rows", "winograd_groups"])
+@pytest.mark.parametrize(("algorithm", "layout"), BY_LAYOUT)
 def test_rows_of_tiles_keep_what_is_not_finite_where_it_belongs(algorithm: str, layout: str, value: float) -> None:
     p = Problem.parse(f"conv f32 {layout} n1 c24 i13x19 m24 k3x3 p1x1 g3")
     made = operands(p, np.random.default_rng(0), "normal")

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.algorithms.form import Form, Forms
+from polyconv.kernels.convert import LLVM_NAMES
 from polyconv.kernels.isa import lanes
 from polyconv.kernels.language import INT, Buffer, Module, Type, Value, vector
 from polyconv.kernels.layout import Move, MoveIn, MoveOut
@@ -63,7 +64,8 @@ class CarefulWords(Record):
 
     Of taps along the outer axes ``tap_places`` says the positions; those along the last are ``dilation`` apart.
 
-    In the workspace are ``places`` of the row at hand, ``slots`` of sums, and a ``scratch`` of inputs.
+    In the workspace are ``places`` of the row at hand, ``slots`` of sums, and a ``scratch`` of inputs.  Inputs that lie
+    in lines, as they are summed, are read where they are (``near``).
     """
 
     common: Common
@@ -83,6 +85,7 @@ class CarefulWords(Record):
     scratch: Word
     word_bytes: Word
     tables: EpilogueTables
+    near: Word
     move_in: Function[MoveIn]
     move_out: Function[MoveOut]
 
@@ -171,19 +174,21 @@ def _added(k: Module, p: CarefulWords, at: _Place, position: Value, count: Value
     """The sums with what a tap of some channels adds, where pixels from a ``position`` on are inputs."""
     along, kind, scratch = axis_words(p.common, p.common.axes - 1), sums[0].type, at.item.header + p.scratch
     low, high = positions_within(k, position, along.stride, along.inp, at.left)
-    mask, step = k.span(low, high, kind.lanes).bits, along.stride * along.x_stride
-    with k.when(low < high):
+    there, step = k.span(low, high, kind.lanes), along.stride * along.x_stride
+    with k.when((low < high) & p.near.equals(0)):
         k.call(p.move_in, MoveIn(
             x + low * step, step, p.common.x_c, scratch + low * p.word_bytes, p.word_bytes, k.constant(INT, kind.bytes),
             high - low, count, 0,
         ))  # fmt: skip
-    with k.loop(0, k.select(low < high, count, 0), carry=[scratch, w, *sums]) as channel:
+    near = p.near > 0
+    begin, channel_step = k.either(near, x, scratch), k.select(near, p.common.x_c, kind.bytes)
+    with k.loop(0, k.select(low < high, count, 0), carry=[begin, w, *sums]) as channel:
         inputs, w, *total = channel.values
-        value = k.load(kind, inputs)
+        value = k.load_first(kind, inputs, there)
         for number, before in enumerate(total):
             product = k.fma(k.broadcast(kind, w + p.w_output * number), value, before)
-            total[number] = k.select(mask, product, before)
-        channel.next(inputs + kind.bytes, w + p.w_channel, *total)
+            total[number] = k.select(there.bits, product, before)
+        channel.next(inputs + channel_step, w + p.w_channel, *total)
     return channel.results[2:]
 
 
@@ -252,6 +257,7 @@ def box_words(r: Request, sweep: Sweep, box: tuple[int, ...] | None = None) -> C
     p, last, header = r.problem, sweep[-1], bytes_of_header(len(sweep))
     w = r.packed(("given", r.arith.name, taps_of(sweep)), lambda: forward_strides(r.weights(sweep)))
     reach = w.itemsize + sum((extent - 1) * step for extent, step in zip(w.shape, w.strides, strict=True))
+    along = along_in(r, last, "p")
     common, _ = boxed_words(r, sweep, box or (1,) * len(sweep), (_NO_LINES,) * len(sweep))
     return CarefulWords(
         common=common, channels=p.c // p.groups, outputs=p.m // p.groups,
@@ -260,8 +266,8 @@ def box_words(r: Request, sweep: Sweep, box: tuple[int, ...] | None = None) -> C
         weights=Span(w.ctypes.data, reach) if w.size else words([0]), w_group=w.strides[0], w_output=w.strides[1],
         w_channel=w.strides[2], w_tap=w.strides[3], places=header, slots=2 * header,
         scratch=2 * header + _TOGETHER * r.target.vector_bytes, word_bytes=r.arith.bytes,
-        tables=epilogue_tables(r),
-        move_in=move_in_address(r, Move(p.x, r.arith.accumulator, along_in(r, last, "p"))),
+        tables=epilogue_tables(r), near=int(along == "pp" and LLVM_NAMES[p.x] == r.arith.accumulator),
+        move_in=move_in_address(r, Move(p.x, r.arith.accumulator, along)),
         move_out=move_out_address(r, Move(r.arith.accumulator, p.y, along_out(r, last, "p"), r.epilogue)),
     )  # fmt: skip
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from polyconv.lowering import packing
-from polyconv.lowering.program import Program, Request
+from polyconv.lowering.program import Operand, Program, Request
 from polyconv.lowering.situation import Situation, accumulator_arithmetic, own_bound
 
 __all__ = ["Form", "Forms", "Refusal"]
@@ -66,6 +66,10 @@ class Form(ABC):
     def preparing(self) -> float:
         """Predicted cycles of what comes before the first call: the program and the weights."""
         return packing.cycles(self.s)
+
+    def takes(self, x: Operand, y: Operand, residual: Operand | None) -> bool:
+        """Whether arrays that lie so are computed where they are; others are copied to packed ones."""
+        return True
 
     def choices(self) -> Mapping[str, object]:
         """What was chosen, by name, for people to read: ``{"tile": "6 x 2 vectors", "box": (14, 14)}``."""

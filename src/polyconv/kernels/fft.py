@@ -22,8 +22,8 @@ from polyconv.kernels.signature import Int, Signature
 from polyconv.kernels.tile import ask_early
 
 __all__ = [
-    "PAIR", "RADICES", "ChannelProduct", "PairProduct", "Pairs", "Pass", "Scan", "Spread", "apart", "channel_product",
-    "pair_product", "passes", "scan", "spread", "together",
+    "PAIR", "RADICES", "ChannelProduct", "PairProduct", "Pairs", "Pass", "Scan", "apart", "channel_product",
+    "pair_product", "passes", "scan", "together",
 ]  # fmt: skip
 
 Complex = tuple[Value, Value]
@@ -310,22 +310,6 @@ def _plus(k: Module, total: Complex, x: Complex, w: Sequence[Value]) -> Complex:
     """``total + x w``."""
     re, im = k.fma(x[0], w[0], total[0]), k.fma(x[0], w[1], total[1])
     return k.fma(-x[1], w[1], re), k.fma(x[1], w[0], im)
-
-
-class Spread(Signature):
-    """Vectors a step apart."""
-
-    points: Buffer
-    count: Int
-    step: Int
-
-
-def spread(k: Module, name: str, element: str, lanes: int) -> None:
-    """Add what puts the first lane of vectors in all their lanes."""
-    kind = vector(element, lanes)
-    with k.function(name, Spread) as given, k.loop(0, given.count) as i:
-        place = given.points + i.index * given.step
-        k.store(k.broadcast(kind, place), place)
 
 
 class Scan(Signature):

@@ -10,14 +10,13 @@ from __future__ import annotations
 from polyconv.dtypes import DTYPES
 from polyconv.kernels.convert import LLVM_NAMES
 from polyconv.kernels.language import INT, Buffer, Mask, Module, Value, vector
-from polyconv.kernels.layout import Block, Move, transposed
+from polyconv.kernels.layout import Block, Move
 from polyconv.kernels.move import converted, store_out
 from polyconv.kernels.signature import Int, Signature
 from polyconv.kernels.transform import Scheme
 
 __all__ = [
-    "ENTRY_WORDS", "RowsApart", "RowsIn", "RowsMultiply", "RowsOut", "rows_apart", "rows_in", "rows_multiply",
-    "rows_out",
+    "ENTRY_WORDS", "RowsIn", "RowsMultiply", "RowsOut", "rows_in", "rows_multiply", "rows_out",
 ]  # fmt: skip
 
 ENTRY_WORDS = 2
@@ -194,52 +193,3 @@ def rows_out(k: Module, name: str, spec: Move, y: Scheme, lanes: int, *, f16c: b
         found = k.any(c.results[2].is_nan())
         with k.when(found > 0):
             k.store(found, given.flag)
-
-
-class RowsApart(Signature):
-    """A row into planes: pixels head..end, one at least, come from memory, others are zeros.
-
-    Pixel ``head`` lies at ``x``.  Targets are written by whole vectors, up to one more than ``count`` pixels.
-    """
-
-    x: Buffer
-    x_pixel: Int
-    x_channel: Int
-    target: Buffer
-    target_channel: Int
-    head: Int
-    end: Int
-    count: Int
-    channels: Int
-
-
-def rows_apart(k: Module, name: str, spec: Move, lanes: int, *, f16c: bool) -> None:
-    """Add the way of a row into planes.
-
-    ``spec.along`` is ``cp`` where channels lie together, which come by whole vectors of them in the target, or ``any``.
-    """
-    block = Block(k, spec, vector(spec.target, lanes), f16c)
-    kind = block.kind.of(LLVM_NAMES[spec.source])
-    zero = k.constant(INT, 0)
-    with k.function(name, RowsApart) as given:
-        by_vector, x, pixel = spec.along[0] == "c", given.x, given.x_pixel
-        with k.loop(0, given.count, lanes) as u, k.loop(0, given.channels, lanes if by_vector else 1) as c:
-            low, high = given.head - u.index, given.end - u.index
-            pixels = k.span(low, high, lanes)
-            assert pixels.first is not None
-            place = given.target + (c.index * given.target_channel + u.index * block.kind.element_bytes)
-            if by_vector:
-                mask = k.mask(given.channels - c.index, lanes)
-                source = x + (c.index * kind.element_bytes - low * pixel)
-                values = []
-                for lane in range(lanes):  # pixels that are not there have the place of one that is
-                    at = k.minimum(k.maximum(low, lane), high - 1) * pixel
-                    values.append(converted(block, k.load_first(kind, source + at, mask), zero))
-                for value in transposed(k, values):
-                    k.store(k.select(pixels.bits, value, 0.0), place)
-                    place = place + given.target_channel
-            else:
-                source = x + (c.index * given.x_channel - low * pixel)
-                with k.choice(pixels.count > pixels.first, [k.constant(kind, 0)]) as found:
-                    found.next(k.gather(kind, source, pixel, pixels))
-                k.store(converted(block, found.results[0], zero), place)

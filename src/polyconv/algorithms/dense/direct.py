@@ -9,7 +9,7 @@ Error: own bound, k eps sum|x||w|.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Self
 
 from polyconv.algorithms.dense.channel_panel import PanelWords
@@ -27,10 +27,7 @@ from polyconv.algorithms.dense.price import (
 from polyconv.algorithms.dense.sizes import (
     ZEROS_BYTES,
     Sizes,
-    all_channels,
-    blocks_of,
     channel_words,
-    of_box,
     weight_bytes,
 )
 from polyconv.algorithms.dense.tiles import edge_tables, walk_tables
@@ -46,10 +43,10 @@ from polyconv.lowering.boxes import ahead_words, boxed_words, near_equal
 from polyconv.lowering.moves import along_in, along_out, move_in_address, move_out_address, moved_apart, moved_by_planes
 from polyconv.lowering.panel import Common, header_bytes
 from polyconv.lowering.program import Program, Request, Step, epilogue_tables, program_of
-from polyconv.lowering.situation import Situation, accumulator_arithmetic, arith_of, has_pairs, image_bytes
+from polyconv.lowering.situation import Situation, accumulator_arithmetic, has_pairs, image_bytes
 from polyconv.lowering.sweep import Sweep
 
-__all__ = ["DirectForm", "at_least", "box_sizes", "box_step", "forms", "refusal", "sweep_step"]
+__all__ = ["DirectForm", "at_least", "forms", "refusal", "sweep_step"]
 
 _BLOCK_WEIGHTS = 0.5
 """Share of a second-level cache: weights of a block of outputs up to this are asked for before they are needed."""
@@ -122,17 +119,6 @@ class DirectForm(Form):
 def sweep_step(r: Request, sweep: Sweep, keep: list[Any]) -> Step:
     """Step of one sweep, for an algorithm that computes others itself."""
     return _step(r, sweep, sizes_of(r.situation, r.arith, sweep), keep)
-
-
-def box_sizes(s: Situation, sweep: Sweep, box: tuple[int, ...], splits: int = 1) -> Sizes:
-    """Sizes of boxes that another algorithm has computed again, by blocks of a vector."""
-    arith = arith_of(s)
-    return replace(of_box(s, arith, sweep, box, all_channels(s, arith), blocks_of(s, arith, 1)), splits=splits)
-
-
-def box_step(r: Request, sweep: Sweep, box: tuple[int, ...], splits: int, keep: list[Any]) -> Step:
-    """Step whose items are such boxes, each cut into so many items by output channels."""
-    return _step(r, sweep, box_sizes(r.situation, sweep, box, splits), keep)
 
 
 def _step(r: Request, sweep: Sweep, sizes: Sizes, keep: list[Any]) -> Step:

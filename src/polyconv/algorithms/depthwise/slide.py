@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -34,15 +34,14 @@ from polyconv.algorithms.form import Forms
 from polyconv.kernels.depthwise import DepthwiseTile, Slide, SlideSettings, depthwise_tile
 from polyconv.kernels.isa import lanes
 from polyconv.kernels.language import Module
-from polyconv.kernels.record import filled
 from polyconv.kernels.signature import Address
 from polyconv.lowering.panel import Driver
-from polyconv.lowering.program import Operand, Program, Request, Step, address_of, epilogue_tables, residual_of
+from polyconv.lowering.program import Operand, Program, Request, address_of, epilogue_tables, residual_of
 from polyconv.lowering.situation import Situation, image_bytes
-from polyconv.lowering.sweep import Sweep, inside, sweeps
+from polyconv.lowering.sweep import inside, sweeps
 from polyconv.runtime.arrays import aligned
 
-__all__ = ["SlideForm", "box_step", "forms", "slide_words"]
+__all__ = ["SlideForm", "forms", "slide_words"]
 
 _STREAM = 30 / 61
 """Of the bytes a cycle that a second-level cache gives, those of input and result, at most."""
@@ -140,14 +139,6 @@ def _over_pixels(r: Request) -> bool:
     if channels == pixels or r.problem.c == 1 or not r.situation.finite or not outputs_fit_lanes(r.situation):
         return by_pixels(r.problem)
     return pixels
-
-
-def box_step(r: Request, sweep: Sweep, box: tuple[int, ...], chunk: int, keep: list[Any]) -> Step:
-    """Step whose items are boxes of outputs of ``chunk`` channels, for algorithms that have some done again."""
-    plan = plan_of(r.situation, sweep, _over_pixels(r), tuple(range(len(sweep))))
-    box = (1,) * (len(plan.order) - len(box)) + box
-    address, values, items = _step_of(turned(r, sweep, plan.order), replace(plan, box=box, chunk=chunk, ahead=False))
-    return Step(address, filled(values, keep), items)
 
 
 def _step_of(r: Request, plan: Plan) -> StepOf:

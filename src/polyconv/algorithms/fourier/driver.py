@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from polyconv.algorithms.careful import CarefulBox
 from polyconv.algorithms.fourier.words import FftWords
-from polyconv.kernels.fft import ChannelProduct, PairProduct, Pairs, Pass, Scan, Spread
+from polyconv.kernels.fft import ChannelProduct, PairProduct, Pairs, Pass, Scan
 from polyconv.kernels.language import INT, Buffer, Module, Type, Value, vector
 from polyconv.kernels.layout import MoveIn, MoveOut
 from polyconv.lowering.panel import Driver, Frame, Item, axis_words, decode, write_box
@@ -49,8 +50,8 @@ class _Work:
 
     def box(self, tile: Value) -> Item:
         """The box of a tile; where an item has one tile, it is the item's."""
-        item, alone = self.item, self.kind in ("own", "shared")
-        header = self.workspace if alone else self.workspace + (tile + 1) * (self.p.common.axes * 24)
+        item = self.item
+        header = self.workspace if self.kind == "own" else self.workspace + (tile + 1) * (self.p.common.axes * 24)
         return Item(self.k, header, item.n, item.g, item.split)
 
     def saw(self, tile: Value) -> Buffer:
@@ -71,7 +72,7 @@ def driver(k: Module, name: str, kind: str, element: str, lanes: int) -> None:
         first = item.split * p.split_outputs
         outputs = first, k.minimum(first + p.split_outputs, p.outputs)
         (_matrices if kind == "dense" else _lane_by_lane)(work, outputs)
-        _repair(work, given.item)
+        _repair(work, outputs)
 
 
 def _write(k: Module, place: Buffer, *values: Value | int) -> None:
@@ -83,8 +84,8 @@ def _write(k: Module, place: Buffer, *values: Value | int) -> None:
 def _runs(k: Module, p: FftWords, item: Item, workspace: Buffer, number: Value, kind: str, lanes: int) -> Value:
     """Write the boxes of the item's tiles, and its runs; returns how many lanes it uses, or tiles."""
     runs = workspace + p.runs
-    if kind in ("own", "shared"):
-        used = k.minimum(p.total - item.g * lanes, lanes) if kind == "own" else k.constant(INT, 1)
+    if kind == "own":
+        used = k.minimum(p.total - item.g * lanes, lanes)
         _write(k, runs, 1, 0, 0, used)
         return used
     first = number % p.common.boxes * p.together
@@ -158,8 +159,6 @@ def _forward(work: _Work, plane: Buffer, channel: Value, lanes: Value) -> None:
         with k.loop(0, 2, carry=[k.constant(INT, 0)]) as parts:
             points = line + parts.index * work.of_lane.bytes
             parts.next(parts.values[0] | _bring(work, record, parts.index, points, start, lanes))
-            if work.kind == "shared":
-                k.call(p.functions.spread, Spread(points, p.tile.points, work.point))
         with k.when(parts.results[0].equals(1)):
             _passes(work, plane, record, 1, of_row.forward, of_row.passes)
     with k.loop(1, p.common.axes) as axis:
@@ -253,7 +252,7 @@ def _put(work: _Work, record: Buffer, part: Value, line: Buffer, block: Value, s
     points = line + (part * work.of_lane.bytes + of_part.begin * work.point)
     with k.loop(0, work.run_count) as run:
         box, first, count = work.run(run.index)
-        if work.kind in ("shared", "dense"):
+        if work.kind == "dense":
             count = k.select(block.equals(p.outputs - 1), p.last_outputs, work.of_lane.lanes)
         with k.loop(0, last, carry=[y_start, r_start, k.constant(INT, 1)]) as outer:
             y, r, inside = outer.values
@@ -277,18 +276,20 @@ def _put(work: _Work, record: Buffer, part: Value, line: Buffer, block: Value, s
             ))  # fmt: skip
 
 
-def _repair(work: _Work, number: Value) -> None:
-    """Compute again, without transforms, what is not finite."""
-    k, p, free = work.k, work.p, work.workspace + work.p.planes
-    with k.loop(0, work.used if work.kind in ("blocks", "dense") else 1) as tile:
-        if work.kind == "blocks":
-            lane = work.workspace + (p.seen + tile.index * work.of_lane.element_bytes)
-            found = k.load(work.of_lane.scalar, lane).is_nan()
+def _repair(work: _Work, outputs: tuple[Value, Value]) -> None:
+    """Compute again, without transforms, tiles with a result that is not finite."""
+    k, p, item, free, of_lane = work.k, work.p, work.item, work.workspace + work.p.planes, work.of_lane
+    blocks = [k.constant(INT, 0), p.again_words.outputs]
+    if work.kind == "dense":
+        blocks = [k.minimum(block * of_lane.lanes, p.again_words.outputs) for block in outputs]
+    with k.loop(0, work.used) as each:
+        if work.kind == "dense":
+            found = k.any(k.load(of_lane, work.saw(each.index)).is_nan()) > 0
         else:
-            found = k.any(k.load(work.of_lane, work.saw(tile.index)).is_nan()) > 0
+            found = k.load(of_lane.scalar, work.workspace + (p.seen + each.index * of_lane.element_bytes)).is_nan()
         with k.when(found):
-            again = number
-            if work.kind in ("blocks", "dense"):  # an item there is a single tile
-                first = number % p.common.boxes * p.together
-                again = number // p.common.boxes * p.total + first + tile.index
-            k.call(p.again, Driver(work.frame, p.again_words, again, free))
+            header = work.box(each.index).header
+            with k.loop(0, p.common.axes * 3) as word:
+                k.store(k.word(header, word.index), free + word.index * 8, 8)
+            group = item.g * of_lane.lanes + each.index if work.kind == "own" else item.g
+            k.call(p.again, CarefulBox(work.frame, p.again_words, free, item.n, group, *blocks))

@@ -5,19 +5,17 @@ N results the first N - taps + 1 are outputs (Stockham 1966).  A tile that holds
 on both sides may share its positions, N >= input + the wider padding.  Strides are computed and dropped, dilations are
 zeros between taps.  ``plan`` says what lies in the lanes.
 Cost: the passes of the transforms, the products, and the moves.  Error: window bound, admitted in accuracy "fast" only.
-Items with a result that is not finite are done again, by the depthwise or the direct algorithm.
+Tiles with a result that is not finite are computed again by ``careful``.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from polyconv.algorithms.dense.direct import box_sizes
-from polyconv.algorithms.depthwise.taps import workspace_of
 from polyconv.algorithms.form import Form, Forms
 from polyconv.algorithms.fourier.plan import Plan, kinds, sized
 from polyconv.algorithms.fourier.price import at_least, cost
@@ -74,21 +72,14 @@ def _plan(s: Situation, sweep: Sweep) -> Plan | None:
         return None
     most, budget, plans = _MOST_LENGTHS.get(len(sweep), 3), s.budget(_MOST_BYTES), list[Plan]()
     for kind in kinds(s):
-        few = kind in ("dense", "shared")
-        options = [tiles_of(axis, halved=a == 0, most=most, few=few) for a, axis in enumerate(sweep)]
+        options = [tiles_of(axis, halved=a == 0, most=most, few=kind == "dense") for a, axis in enumerate(sweep)]
         found = [
             plan for tiles in itertools.product(*options) for plan in sized(s, sweep, kind, tiles)
             if plan.workspace <= budget and plan.spectra <= _MOST_SPECTRA_BYTES
         ]  # fmt: skip
         fewest = min([plan.count * plan.points for plan in found], default=0)
         plans += [plan for plan in found if plan.count * plan.points <= _MOST_POINTS * fewest]
-    for plan in sorted(plans, key=lambda plan: s.price(plan, sum(cost(s, plan).values()))):
-        # room for the algorithm that computes again, where the planes were
-        again = workspace_of(s) if plan.kind == "own" else box_sizes(s, sweep, plan.box).workspace
-        whole = replace(plan, again=again)
-        if whole.workspace <= budget:
-            return whole
-    return None
+    return min(plans, key=lambda plan: s.price(plan, sum(cost(s, plan).values())), default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,5 +145,5 @@ class FourierForm(Form):
 
 
 _LANES = {
-    "own": "channels", "shared": "output channels", "blocks": "tiles", "dense": "channels, as terms of matrix products",
+    "own": "channels", "blocks": "tiles", "dense": "channels, as terms of matrix products",
 }  # fmt: skip

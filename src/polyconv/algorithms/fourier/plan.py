@@ -3,7 +3,6 @@
 Every lane of a vector transforms a tile of its own, so nothing is shuffled; which tiles those are is the plan's kind:
 
 * ``own``: depthwise; lanes are channels.
-* ``shared``: few input channels, each in all lanes; lanes are output channels.
 * ``blocks``: few channels on both sides; lanes are tiles.
 * ``dense``: lanes are channels, and a product is one of complex matrices, for several tiles together.
 
@@ -15,6 +14,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from polyconv.algorithms.careful import box_bytes
 from polyconv.algorithms.depthwise.situations import refusal
 from polyconv.algorithms.fourier.tiles import Tile
 from polyconv.kernels.isa import channel_tile, lanes
@@ -23,8 +23,10 @@ from polyconv.lowering.sweep import Sweep
 
 __all__ = ["Plan", "kinds", "sized", "transforms"]
 
-_MOST_SHARED, _MOST_BLOCKS = 8, 64
-"""Most input channels that are transformed in all lanes, and pairs of channels whose lanes are tiles."""
+_MOST_BLOCKS = 64
+"""Most pairs of channels whose lanes are tiles."""
+_LEAST_DENSE = 8
+"""Least output channels of a group whose lanes are channels: fewer leave most lanes of products empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ class Plan:
     strides: tuple[int, ...]
     plane: int
     spectra: int
-    again: int = 0
+    again: int
 
     @property
     def pixel_step(self) -> int:
@@ -88,11 +90,9 @@ def kinds(s: Situation) -> list[str]:
     found = []
     if group_in == group_out == 1 and p.c > 1 and refusal(s) is None:
         found.append("own")
-    if p.groups == 1 and p.c <= _MOST_SHARED and p.m > p.c:
-        found.append("shared")
     if group_in * group_out <= _MOST_BLOCKS:
         found.append("blocks")
-    if group_in >= 4 and group_out >= 8:
+    if group_out >= _LEAST_DENSE:
         found.append("dense")
     return found
 
@@ -103,8 +103,6 @@ def transforms(s: Situation, kind: str, tiles: int) -> tuple[int, int, int]:
     group_in, group_out = p.c // p.groups, p.m // p.groups
     if kind == "own":
         return tiles * -(-p.c // lane), 1, 1
-    if kind == "shared":
-        return tiles, p.c, -(-p.m // lane)
     if kind == "dense":
         return p.groups * tiles, -(-group_in // lane), -(-group_out // lane)
     return p.groups * -(-tiles // lane), group_in, group_out
@@ -128,4 +126,5 @@ def sized(s: Situation, sweep: Sweep, kind: str, tiles: tuple[Tile, ...]) -> lis
         together = sorted({-(-count // -(-count // n)) for n in (most, most // 2, 2, 1) if n <= count or n == 1})
     sizes = count, points, tuple([tile.outputs for tile in tiles]), *transforms(s, kind, count)
     spectra = 2 * points * rows * p.c * arith.bytes
-    return [Plan(kind, sweep, tiles, lane, n, *sizes, tuple(strides), plane, spectra) for n in together]
+    again = box_bytes(s, len(sweep))
+    return [Plan(kind, sweep, tiles, lane, n, *sizes, tuple(strides), plane, spectra, again) for n in together]

@@ -63,16 +63,16 @@ def _products_cycles(s: Situation, plan: Plan) -> float:
     held = s.profile.cache("l3", _CACHED)
     stream = weights / (12.0 if of_all < held / 3 else 8.0 if of_all < held else 6.0)
     if plan.kind != "dense":
-        return plan.times * plan.outputs * max(plan.points * _point_cycles(plan.kind, group_in) * slower, stream)
+        return plan.times * plan.outputs * max(plan.points * _point_cycles(group_in) * slower, stream)
     items = p.groups * -(-plan.count // plan.together)
     matrices = plan.points * group_in * max(_TERM * plan.together, 5.0) * slower
     joined = plan.times * plan.points * _POINT * slower * (plan.inputs + plan.outputs) / 2
     return items * plan.outputs * max(matrices, stream) + joined
 
 
-def _point_cycles(kind: str, group_in: int) -> float:
+def _point_cycles(group_in: int) -> float:
     """Cycles of a point of an output, where lanes are no channels of both sides: from one plane to another."""
-    return _POINT * (1.5 if kind == "shared" else 1.0) + 8.0 * (group_in - 1)
+    return _POINT + 8.0 * (group_in - 1)
 
 
 def _moves_cycles(s: Situation, plan: Plan) -> float:
@@ -129,7 +129,7 @@ def at_least(s: Situation) -> float:
     cycles = []
     for kind in kinds(s):
         times, inputs, outputs = transforms(s, kind, lane)
-        product = outputs * _point_cycles(kind, group_in)
+        product = outputs * _point_cycles(group_in)
         if kind == "dense":
             product = outputs * group_in * _TERM + _POINT * (inputs + outputs) / 2
         passes = (inputs + outputs) * passed

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polyconv.algorithms.dense import direct
-from polyconv.algorithms.depthwise import slide
+from polyconv.algorithms import careful
 from polyconv.algorithms.fourier import words
 from polyconv.algorithms.fourier.driver import driver
 from polyconv.algorithms.fourier.plan import Plan
@@ -23,7 +22,7 @@ from polyconv.kernels.language import Module
 from polyconv.kernels.layout import Move
 from polyconv.kernels.objects import kernel
 from polyconv.kernels.record import Span, altered, filled
-from polyconv.kernels.signature import Address
+from polyconv.kernels.signature import Address, Signature
 from polyconv.lowering.boxes import boxed_words
 from polyconv.lowering.moves import along_in, along_out, move_in_address, move_out_address
 from polyconv.lowering.panel import Driver
@@ -54,7 +53,7 @@ def step(r: Request, plan: Plan, keep: list[Any]) -> Step:
         boxes = -(-plan.count // plan.together)
         common, items = altered(common, boxes=boxes), (p.n or 0) * p.groups * boxes
     splits = 1
-    if kind in ("shared", "dense") and 0 < items < 2 * r.situation.threads and r.situation.threads > 1:
+    if kind == "dense" and 0 < items < 2 * r.situation.threads and r.situation.threads > 1:
         splits = -(-outputs // -(-outputs // -(-2 * r.situation.threads // items)))
         common, items = altered(common, splits=splits), items * splits
     pairs, spectrum = pairs_of(plan, np.dtype(np.float64 if arith.bytes == 8 else np.float32))
@@ -63,9 +62,6 @@ def step(r: Request, plan: Plan, keep: list[Any]) -> Step:
         ("fft", arith.name, kind, lane, *key), lambda: spectra_of(r.weights(plan.sweep), plan, spectrum)
     )
     block_bytes = weights.nbytes // max(1, outputs * (-(-p.groups // lane) if kind == "own" else p.groups))
-    again = slide.box_step(r, plan.sweep, plan.box, lane, keep) if kind == "own" else (
-        direct.box_step(r, plan.sweep, plan.box, splits, keep)
-    )  # fmt: skip
     bias_words = lane if kind == "blocks" else 1  # a channel's bias stands in the table so often
     moves_in, moves_out = _moves(r, last, plan)
     runs, seen, planes = plan.places
@@ -81,7 +77,7 @@ def step(r: Request, plan: Plan, keep: list[Any]) -> Step:
         bias=zeros() if r.bias is None else r.bias.repeat(bias_words), constants=r.constants,
         move_in=move_in_address(r, Move(p.x, arith.accumulator, moves_in)),
         move_out=move_out_address(r, Move(arith.accumulator, p.y, moves_out, r.epilogue)),
-        again=again.driver, again_words=again.words,
+        again_words=careful.box_words(r, plan.sweep), again=careful.repair_address(r),
     )  # fmt: skip
     return Step(address, filled(values, keep), items)
 
@@ -91,8 +87,7 @@ def _lane_words(r: Request, last: Axis, plan: Plan) -> words.LaneWords:
     if plan.kind == "blocks":
         x, y, z = (plan.box[-1] * o.spatial[-1] for o in (r.x, r.y, residual))
         return words.LaneWords(last.stride * x, last.out_step * y, r.y.c, last.out_step * z, residual.c)
-    x = 0 if plan.kind == "shared" else r.x.c
-    return words.LaneWords(x, r.y.c, r.y.c * plan.lane, residual.c, residual.c * plan.lane)
+    return words.LaneWords(r.x.c, r.y.c, r.y.c * plan.lane, residual.c, residual.c * plan.lane)
 
 
 def _moves(r: Request, last: Axis, plan: Plan) -> tuple[str, str]:
@@ -199,18 +194,20 @@ def _pass_functions(r: Request, radix: int) -> dict[str, Address[fft.Pass]]:
     )  # fmt: skip
 
 
+_POINT_FUNCTIONS = {"product": fft.PairProduct, "scan": fft.Scan, "apart": fft.Pairs, "unite": fft.Pairs}
+
+
 def _functions(r: Request, plan: Plan) -> words.PointFunctions:
     """Addresses of the products of a kind, and of what serves them."""
     element, lane, kind = r.arith.accumulator, plan.lane, plan.kind
 
     def points(k: Module) -> None:
-        fft.pair_product(k, "product", element, lane, kind != "blocks")
         fft.scan(k, "scan", element, lane)
-        fft.spread(k, "spread", element, lane)
-
-    def ends(k: Module) -> None:
-        fft.apart(k, "apart", element, lane)
-        fft.together(k, "unite", element, lane)
+        if kind == "dense":
+            fft.apart(k, "apart", element, lane)
+            fft.together(k, "unite", element, lane)
+        else:
+            fft.pair_product(k, "product", element, lane, kind == "own")
 
     def of_tiles(tiles: int) -> Address[fft.ChannelProduct] | None:
         if tiles not in (plan.together, plan.count % plan.together):
@@ -220,11 +217,9 @@ def _functions(r: Request, plan: Plan) -> words.PointFunctions:
             lambda k, name: fft.channel_product(k, name, element, lane, tiles),
         )  # fmt: skip
 
-    names = {"product": fft.PairProduct, "scan": fft.Scan, "spread": fft.Spread}
-    label = f"fft points {element}{' blocks' * (kind == 'blocks')}"
-    found: dict[str, Any] = dict(kernel(label, names, points, r.target, check=r.check))
-    if kind != "dense":
-        return words.PointFunctions(**found, products=[], apart=None, unite=None)
-    names = dict.fromkeys(("apart", "unite"), fft.Pairs)
-    found |= kernel(f"fft ends {element}", names, ends, r.target, check=r.check)
-    return words.PointFunctions(**found, products=[of_tiles(n + 1) for n in range(plan.together)])
+    names = ("scan", "apart", "unite") if kind == "dense" else ("scan", "product")
+    made: dict[str, type[Signature]] = {name: _POINT_FUNCTIONS[name] for name in names}
+    found: dict[str, Any] = dict.fromkeys(_POINT_FUNCTIONS)
+    found |= kernel(f"fft points {element} {kind}", made, points, r.target, check=r.check)
+    many = plan.together if kind == "dense" else 0
+    return words.PointFunctions(**found, products=[of_tiles(n + 1) for n in range(many)])

@@ -6,10 +6,11 @@ every second pixel of the only axis.
 
 from __future__ import annotations
 
-from polyconv.kernels.fft import ChannelProduct, PairProduct, Pairs, Pass, Scan, Spread
+from polyconv.algorithms.careful import CarefulBox, CarefulWords
+from polyconv.kernels.fft import ChannelProduct, PairProduct, Pairs, Pass, Scan
 from polyconv.kernels.layout import MoveIn, MoveOut
 from polyconv.kernels.record import Function, Functions, Memory, Record, Table, Word
-from polyconv.lowering.panel import Common, Driver
+from polyconv.lowering.panel import Common
 
 __all__ = ["FftWords", "LaneWords", "LineWords", "PartWords", "PassWords", "PointFunctions", "TileWords"]
 
@@ -78,7 +79,6 @@ class PointFunctions(Record):
     products: Functions[ChannelProduct]
     product: Function[PairProduct]
     scan: Function[Scan]
-    spread: Function[Spread]
     apart: Function[Pairs]
     unite: Function[Pairs]
 
@@ -124,5 +124,5 @@ class FftWords(Record):
     constants: Memory
     move_in: Function[MoveIn]
     move_out: Function[MoveOut]
-    again: Function[Driver]
-    again_words: Memory
+    again_words: CarefulWords
+    again: Function[CarefulBox]

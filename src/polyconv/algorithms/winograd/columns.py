@@ -1,8 +1,9 @@
 """Winograd's convolution along columns of the image: what it has in common whatever stands in the lanes.
 
 A tile is 4 outputs below each other, by F(4,3); the taps along rows, and along further axes, are products of their own,
-summed at the points.  ``rows`` has pixels in the lanes, ``groups`` the channels of several groups.  The form, the words
-of boxes and of what is computed again, and the geometry of a box are here; the moves and the products are theirs.
+summed at the points.  ``rows`` has pixels in the lanes, ``groups`` the channels of several groups.  Both read inputs
+and write results where they lie, and take no arrays that lie otherwise.  The form, the words of boxes and of what is
+computed again, and the geometry of a box are here; the transforms and the products are theirs.
 
 Cost: half the products of a direct sum, and a few additions for each input and output.  Error: window bound, k eps
 max|x| sum|w| over a tile's inputs, so accuracy "fast" only.  Groups of a box with an output that is not finite are
@@ -20,26 +21,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.algorithms import careful
-from polyconv.algorithms.careful import CarefulBox, CarefulWords
+from polyconv.algorithms.careful import CarefulBox, CarefulWords, box_bytes
 from polyconv.algorithms.form import Form
 from polyconv.algorithms.winograd.schemes import factor
 from polyconv.kernels.language import Buffer, Module, Value
-from polyconv.kernels.layout import Move, MoveOut
 from polyconv.kernels.record import Function, Memory, Record, Word
 from polyconv.kernels.rows import ENTRY_WORDS
 from polyconv.kernels.transform import Scheme
 from polyconv.lowering import packing, panel
 from polyconv.lowering.boxes import row_lists, tap_entries
-from polyconv.lowering.moves import move_out_address
 from polyconv.lowering.panel import Common, EpilogueTables, RowLists, axis_words, line_place, row_entries, row_place
 from polyconv.lowering.program import Request, epilogue_tables
-from polyconv.lowering.situation import Situation, image_bytes, scheme_of, transform_refusal
+from polyconv.lowering.situation import Situation, scheme_of, transform_refusal
 from polyconv.lowering.sweep import Lines, Sweep, lines, sweeps
+from polyconv.lowering.tiles import is_fusible
 from polyconv.problem.problem import Problem
 
 __all__ = [
-    "HELD_SHARE", "SCHEME", "Box", "ColumnWords", "ColumnsForm", "Sizes", "at_points", "column_words", "entries",
-    "held_lines", "in_tiles", "is_admitted", "outputs", "refusal",
+    "SCHEME", "Box", "ColumnWords", "ColumnsForm", "Sizes", "at_points", "column_words", "entries",
+    "held_lines", "in_tiles", "is_admitted", "refusal", "sizes",
 ]  # fmt: skip
 
 SCHEME = Scheme(4, 3, (5 / 8, 3 / 2))
@@ -49,16 +49,13 @@ _LEAST_TERMS = 8
 multiples of that of a direct f32 sum, for 3x3 kernels of 2 / 3 / 4 / 8 / 16 channels: 2.1 / 1.9 / 1.7 / 1.5 / 1.4."""
 _MOST_CHANNELS = 64
 """Channels of a group: with more, lanes of channels are full and ``winograd`` has less products."""
-HELD_SHARE = 3 / 16
-"""Share of a last cache: input and result beyond it come and go between it and the transforms."""
 
 
 class ColumnWords(Record):
     """Words of both drivers.
 
     ``down`` is the number of outputs along the columns, ``reach`` how many pixels of a line are read beyond those of
-    the outputs; ``v`` are transformed inputs, ``sums`` products at the points.  Results that are not written as they
-    are made stand in ``out`` before they move.
+    the outputs; ``v`` are transformed inputs, in the panel, ``sums`` products at the points.
     """
 
     common: Common
@@ -66,7 +63,6 @@ class ColumnWords(Record):
     down: Word
     reach: Word
     outer_lines: Word
-    v: Word
     v_point: Word
     v_line: Word
     rows: RowLists
@@ -75,9 +71,6 @@ class ColumnWords(Record):
     s_point: Word
     y_row: Word
     r_row: Word
-    out: Word
-    out_line: Word
-    move_out: Function[MoveOut]
     tables: EpilogueTables
     again_words: CarefulWords
     again: Function[CarefulBox]
@@ -97,6 +90,11 @@ class Box:
     def of(cls, k: Module, c: ColumnWords, given: panel.Driver) -> Box:
         """The box of the item that a driver was given."""
         return cls(k, c, panel.decode(k, c.common, given.item, given.workspace), given.frame, given.workspace)
+
+    @property
+    def flag(self) -> Buffer:
+        """What becomes non-zero where a result is not finite, behind the header."""
+        return self.workspace + self.c.common.axes * 24
 
     @property
     def tall(self) -> Value:
@@ -132,17 +130,13 @@ class Box:
         there = head, k.select(inside.equals(1), end, head), count, 0 - first, k.minimum(y.inp - first, SCHEME.n)
         return self.frame.x + (offset + first * y.x_stride + (at + head) * x.x_stride), there
 
-    def whole(self) -> tuple[Value | int, ...]:
-        """The same of a row of tiles in a panel, where padding is zeros."""
-        return 0, self.pixels_in, self.pixels_in, 0, SCHEME.n
-
     def products(self, row: Value) -> tuple[Buffer, Buffer, Value]:
         """For a row of the outer axes, its first transformed inputs, and the entries of its sums with their number."""
         k, c, item = self.k, self.c, self.item
         line, _, _ = row_place(k, c.common, item, row * self.tall)
         entries, count = row_entries(k, c.common, c.rows, item, row, 2)
         lines = axis_words(c.common, c.common.axes - 2).lines
-        return self.workspace + (c.v + line // lines * c.v_line), entries, count
+        return self.workspace + (c.common.panel + line // lines * c.v_line), entries, count
 
     def lines_out(self, tile: Value | int) -> Value:
         """Lines of outputs of one of the tiles below each other."""
@@ -155,34 +149,20 @@ class Box:
         _, y, r = row_place(self.k, c, self.item, row)
         return self.frame.y + (y + channel * c.y_c), self.frame.residual + (r + channel * c.r_c)
 
-    def move_out(self, out: Buffer, steps: tuple[Value, Value], lines: Value, to: tuple[Buffer, Buffer],
-                 first_channel: Value, channels: Value) -> None:  # fmt: skip
-        """So many lines of results that stand in ``out``, with ``steps`` to the next pixel and channel, to their place.
-
-        ``first_channel`` is the first of them among all.
-        """
-        k, c = self.k, self.c
-        last, of_first = axis_words(c.common, c.common.axes - 1), first_channel * c.word_bytes
-        with k.loop(0, lines) as i:
-            k.call(c.move_out, MoveOut(
-                out + i.index * c.out_line, *steps, to[0] + i.index * c.y_row, last.y_stride, c.common.y_c, self.pixels,
-                channels, c.tables.bias + of_first, c.tables.scale + of_first, to[1] + i.index * c.r_row, last.r_stride,
-                c.common.r_c, c.tables.constants,
-            ))  # fmt: skip
-
     def compute_again(self, first: Value, end: Value) -> None:
-        """The outputs of some groups, once more by ``careful``: for it the box counts outputs, not tiles."""
+        """The outputs of some groups once more by ``careful``, if flagged: for it the box counts outputs, not tiles."""
         k, c, item, workspace = self.k, self.c, self.item, self.workspace
         header, y = workspace + c.common.panel, c.common.axes - 2
-        with k.loop(0, c.common.axes * 3) as word:
-            k.store(k.word(workspace, word.index), header + word.index * 8, 8)
         begins = item.first(y) * SCHEME.m
-        k.store(k.minimum(self.tall * SCHEME.m, c.down - begins), header + (y * 24 + 8), 8)
-        k.store(begins, header + (y * 24 + 16), 8)
-        with k.loop(first, end) as group:
-            k.call(c.again, CarefulBox(
-                self.frame, c.again_words, header, item.n, group.index, 0, c.again_words.outputs
-            ))  # fmt: skip
+        with k.when(k.word(self.flag) > 0):
+            with k.loop(0, c.common.axes * 3) as word:
+                k.store(k.word(workspace, word.index), header + word.index * 8, 8)
+            k.store(k.minimum(self.tall * SCHEME.m, c.down - begins), header + (y * 24 + 8), 8)
+            k.store(begins, header + (y * 24 + 16), 8)
+            with k.loop(first, end) as group:
+                k.call(c.again, CarefulBox(
+                    self.frame, c.again_words, header, item.n, group.index, 0, c.again_words.outputs
+                ))  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,12 +172,9 @@ class Sizes:
     box: tuple[int, ...]
     held: tuple[Lines, ...]
     panel: int
-    v: int
     v_point: int
     sums: int
     s_point: int
-    out: int
-    out_line: int
     workspace: int
 
     @property
@@ -235,12 +212,6 @@ class ColumnsForm(Form):
         """Bytes a thread needs."""
         return max(sizes.workspace for _, sizes in self.parts)
 
-    def far_cycles(self, share: float) -> float:
-        """Cycles in which what the last cache should hold of all images comes and goes, at a share of its bytes."""
-        p, profile = self.s.problem, self.s.profile
-        beyond = max(0, sum(image_bytes(p)) - profile.cache("l3", HELD_SHARE))
-        return (p.n or 0) * beyond / profile.stream("l3", share)
-
     def preparing(self) -> float:
         """Cycles in which a program is made and the weights are transformed, in NumPy."""
         size = math.prod(e or 0 for e in self.s.problem.w_shape) * self.s.problem.w_dtype.itemsize
@@ -248,14 +219,16 @@ class ColumnsForm(Form):
 
     def choices(self) -> dict[str, object]:
         """The scheme, along columns alone, and the first sweep's box in outputs."""
-        return {"scheme": f"{SCHEME} along columns", "box": outputs(self.parts[0][1].box)}
+        return {"scheme": f"{SCHEME} along columns", "box": _outputs(self.parts[0][1].box)}
 
 
-def refusal(s: Situation) -> str | None:
-    """Why nothing is computed so; None if it may be."""
+def refusal(s: Situation, layout: str) -> str | None:
+    """Why nothing is computed so, in a layout; None if it may be."""
     p, reason = s.problem, transform_refusal(s)
     if reason is not None:
         return reason
+    if p.layout != layout or not is_fusible(p):
+        return f"computes layout {layout} with a cheap epilogue"
     if not (0 < p.c // p.groups <= _MOST_CHANNELS and 0 < p.m // p.groups <= _MOST_CHANNELS):
         return f"takes groups of up to {_MOST_CHANNELS} channels on both sides"
     if p.c // p.groups * math.prod(p.k) < _LEAST_TERMS * SCHEME.r:
@@ -281,7 +254,7 @@ def in_tiles(sweep: Sweep) -> Sweep:
     return (*sweep[:-2], tiles, sweep[-1])
 
 
-def outputs(box: Sequence[int]) -> tuple[int, ...]:
+def _outputs(box: Sequence[int]) -> tuple[int, ...]:
     """A box of tiles, in outputs."""
     return (*box[:-2], box[-2] * SCHEME.m, box[-1])
 
@@ -289,21 +262,29 @@ def outputs(box: Sequence[int]) -> tuple[int, ...]:
 def held_lines(sweep: Sweep, box: Sequence[int]) -> tuple[Lines, ...]:
     """Inputs of a box of tiles; of a line all between the first and the last that some outputs need."""
     last, count = sweep[-1], box[-1] + (sweep[-1].taps - 1) * sweep[-1].dilation
-    held = [lines(axis, b) for axis, b in zip(sweep[:-1], outputs(box)[:-1], strict=True)]
+    held = [lines(axis, b) for axis, b in zip(sweep[:-1], _outputs(box)[:-1], strict=True)]
     return (*held, Lines(tuple(range(count)), ((0, count, 0),), tuple(t * last.dilation for t in range(last.taps))))
 
 
-def column_words(r: Request, common: Common, sweep: Sweep, sizes: Sizes, move_out: Move | None, weights: NDArray[Any],
+def sizes(s: Situation, sweep: Sweep, box: tuple[int, ...], v_point: int, s_point: int, together: int = 1) -> Sizes:
+    """Sizes of a box of so many bytes at a point, of inputs and of sums; boxes of a whole row ``together``."""
+    held = held_lines(sweep, box)
+    panel = -(-(24 * len(sweep) + 8) // 64) * 64  # behind the header and a flag
+    sums = panel + together * math.prod(h.count for h in held[:-2]) * SCHEME.n * v_point
+    end = max(sums + together * SCHEME.n * s_point, panel + box_bytes(s, len(sweep)))
+    return Sizes(box, held, panel, v_point, sums, s_point, end)
+
+
+def column_words(r: Request, common: Common, sweep: Sweep, sizes: Sizes, weights: NDArray[Any],
                  entries: Sequence[Sequence[int]]) -> ColumnWords:  # fmt: skip
-    """The words of both drivers; ``move_out`` is None where results are written as they are made."""
+    """The words of both drivers."""
     y_row, r_row = (0 if o is None else o.spatial[-2] * sweep[-2].out_step for o in (r.y, r.residual))
     return ColumnWords(
         common=common, word_bytes=r.arith.bytes, down=sweep[-2].out, reach=sizes.held[-1].count - sizes.box[-1],
-        outer_lines=sizes.outer_lines, v=sizes.v, v_point=sizes.v_point, v_line=SCHEME.n * sizes.v_point,
+        outer_lines=sizes.outer_lines, v_point=sizes.v_point, v_line=SCHEME.n * sizes.v_point,
         rows=row_lists(sweep[:-2], entries, ENTRY_WORDS), weights=weights, sums=sizes.sums, s_point=sizes.s_point,
-        y_row=y_row, r_row=r_row, out=sizes.out, out_line=sizes.out_line,
-        move_out=None if move_out is None else move_out_address(r, move_out), tables=epilogue_tables(r),
-        again_words=careful.box_words(r, sweep), again=careful.repair_address(r),
+        y_row=y_row, r_row=r_row, tables=epilogue_tables(r), again_words=careful.box_words(r, sweep),
+        again=careful.repair_address(r),
     )  # fmt: skip
 
 

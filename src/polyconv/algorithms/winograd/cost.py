@@ -24,7 +24,7 @@ from polyconv.lowering.moves import is_apart
 from polyconv.lowering.situation import Situation
 from polyconv.lowering.sweep import Axis, Sweep, sweeps
 from polyconv.lowering.tiles import tile_cycles
-from polyconv.lowering.traffic import WEIGHTS_FROM_MEMORY, apart_cycles, far_cycles, planes_collide
+from polyconv.lowering.traffic import WEIGHTS_FROM_MEMORY, far_cycles, planes_collide
 from polyconv.machine.profile import Profile, Rates
 from polyconv.problem.problem import Problem
 
@@ -49,9 +49,8 @@ with ``WEIGHTS_FROM_MEMORY`` of those of memory."""
 _FEW_TILES, _SOONER = 4, 1.3
 """Where a single box has so few tiles, almost nothing but weights is read; those beyond ``_FEW_WEIGHTS`` then come so
 much faster."""
-_ONE_AXIS, _TWO_TAPS = 0.85, 1.05
-"""Cycles of the way in and out where one axis is transformed, as a share of those counted; and of all, where that axis
-has two taps at stride 1."""
+_ONE_AXIS = 0.85
+"""Cycles of the way in and out where one axis is transformed, as a share of those counted."""
 
 
 def is_stacked(p: Problem, sweep: Sweep) -> bool:
@@ -113,9 +112,7 @@ def cycles(b: Boxes) -> dict[str, float]:
     bytes_in = lines * p.c * p.x_dtype.itemsize * inner_boxes * outer_boxes
     images, stacked = p.n or 0, is_stacked(p, case.sweep)
     far_in = far_cycles(s, bytes_in / (images if stacked else 1), soon=True) * images
-    if case.transformed == 1 and case.x.r == 2 and case.sweep[-1].stride == 1:
-        inputs, products, outputs = _TWO_TAPS * inputs, _TWO_TAPS * products, _TWO_TAPS * outputs
-    elif case.transformed == 1:
+    if case.transformed == 1:
         inputs, outputs = _ONE_AXIS * inputs, _ONE_AXIS * outputs
     return {"inputs": inputs * batch + far_in, "products": products * batch, "outputs": outputs * batch}
 
@@ -153,8 +150,7 @@ def _ways(case: Case) -> _Ways:
     if p.layout == "NCHW":
         vector_in = 7.0 if planes_collide(p, reading=True) else 4.5
         vector_in *= 1.0 if last.stride == 1 else 1.3 if is_apart(p, last, case.lane, "c") else 2.5
-        # a third, as measured: results of a box come with more work between them
-        vector_out = (10.0 if planes_collide(p, reading=False) else 4.0) + apart_cycles(s, last) / 3
+        vector_out = 10.0 if planes_collide(p, reading=False) else 4.0
         segment = 60.0
     return _Ways(
         vectors_in * case.products * transform, case.y.n * case.x.n * transform, vector_in, vector_out, segment,

@@ -2,7 +2,7 @@
 
 ``columns`` has the scheme, its error and what is computed again; blocks of groups and their products are those of
 ``grouped``.  A row of tiles of a block is transformed from where it lies, multiplied point by point and transformed
-back to its place, all within a first-level cache; where channels lie apart, panels are brought and taken away.
+back to its place, all within a first-level cache.
 
 Cost: half the products of a direct sum, with lanes filled to whole groups, and the additions of each point's distances.
 """
@@ -16,44 +16,37 @@ from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 
-from polyconv.algorithms.careful import box_bytes
 from polyconv.algorithms.form import Forms
 from polyconv.algorithms.grouped import side_by_side
 from polyconv.algorithms.grouped.side_by_side import block_count, lanes_used, most_rows, packed_weights
 from polyconv.algorithms.winograd import columns
 from polyconv.algorithms.winograd.boxes import odd_lines
-from polyconv.algorithms.winograd.columns import SCHEME, Box, ColumnsForm, ColumnWords, Sizes, column_words, held_lines
-from polyconv.kernels.epilogue import Epilogue
+from polyconv.algorithms.winograd.columns import SCHEME, Box, ColumnsForm, ColumnWords, Sizes, column_words
 from polyconv.kernels.fused import Walk, of_sums
 from polyconv.kernels.grouped import ColumnsIn, ColumnsOut, columns_in, columns_out
 from polyconv.kernels.isa import lanes
-from polyconv.kernels.language import INT, Buffer, Module, Value, vector
-from polyconv.kernels.layout import Move, MoveIn, zero_words
+from polyconv.kernels.language import INT, Module, Value
+from polyconv.kernels.layout import Move
 from polyconv.kernels.record import Counted, Function, Record, Word, counted_words, filled
 from polyconv.kernels.signature import Address
 from polyconv.lowering.boxes import boxed_words, boxes, near_equal
-from polyconv.lowering.moves import along_in, along_out, move_in_address
-from polyconv.lowering.panel import Driver, axis_words, box_rows, fill
-from polyconv.lowering.program import Program, Request, Step, address_of, program_of
+from polyconv.lowering.panel import Driver, axis_words, box_rows
+from polyconv.lowering.program import Operand, Program, Request, Step, address_of, program_of
 from polyconv.lowering.situation import Situation, arith_of, of_one_image
 from polyconv.lowering.sweep import Sweep, mean_taps, sweeps, taps_of
 from polyconv.lowering.tiles import tile_cycles
 
 __all__ = ["GroupsForm", "forms"]
 
-_NEAR_SHARE, _BOX_SHARE = 8 / 3, 1 / 2
-"""Workspace of a thread: as a share of a first-level cache, for about half of it is in use at a time; of a second-level
-one where boxes hold lines of further axes."""
+_NEAR_SHARE, _BOX_SHARE = 2.0, 1 / 4
+"""Workspace of a thread: as a share of a first-level cache; of a second-level one where boxes hold lines of further
+axes."""
 _MOST_BLOCKS = 16
 """Blocks of an item: neighbours in memory, which come together."""
 
-_COLLIDING = 8.0
-"""Cycles more that a column takes where pixels lie a multiple of 512 bytes apart: in few sets of a cache."""
 _SHARED, _TOGETHER = 1024, 4
 """Where pixels lie a multiple of so many bytes apart they share few sets of a cache, and what comes of a line for one
 block would be gone before the next; so many blocks are transformed side by side there.  Measured: 5 to 40 % off."""
-_FAR = 5 / 24
-"""Share of the last cache's bytes a cycle at which arrays come and go, a vector of each pixel at a time."""
 
 
 class WalkWords(Record):
@@ -67,8 +60,8 @@ class WalkWords(Record):
 class GroupWords(Record):
     """The driver's words.
 
-    Of ``together`` blocks a result that is not finite has all computed again; ``beside`` of them are transformed at a
-    time.  ``tiles`` holds two tables, of boxes and of those cut short along the last axis: the walks of a row.
+    So many blocks ``together`` are transformed at a time, and all computed again where a result is not finite.
+    ``tiles`` holds two tables, of boxes and of those cut short along the last axis: the walks of a row.
     """
 
     columns: ColumnWords
@@ -79,10 +72,8 @@ class GroupWords(Record):
     block_groups: Word
     total_groups: Word
     vector_bytes: Word
-    move_in: Function[MoveIn]
     columns_in: Function[ColumnsIn]
     together: Word
-    beside: Word
     v_vector: Word
     tiles: Counted[WalkWords]
     table_words: Word
@@ -92,67 +83,37 @@ class GroupWords(Record):
     columns_out: Function[ColumnsOut]
 
 
-def driver(k: Module, name: str, vector_bytes: int, near_in: bool, near_out: bool) -> None:
-    """Add the driver to a module: rows of tiles, of some blocks of groups.
-
-    ``near_in`` says whether inputs are read as they lie, ``near_out`` whether results are written so.
-    """
+def driver(k: Module, name: str) -> None:
+    """Add the driver to a module: rows of tiles, of some blocks of groups."""
     with k.function(name, Driver) as given:
         p = GroupWords.read(k, given.words)
         c, box = p.columns, Box.of(k, p.columns, given)
-        first, flag = box.item.g * p.item_blocks, given.workspace + c.common.axes * 24
-        rows, blocks = box_rows(k, c.common, box.item, 2), k.minimum(p.item_blocks, p.total_blocks - first)
+        first, rows = box.item.g * p.item_blocks, box_rows(k, c.common, box.item, 2)
+        blocks = k.minimum(p.item_blocks, p.total_blocks - first)
         with k.loop(0, blocks, p.together) as some:
-            end = k.minimum(some.index + p.together, blocks)
-            k.store(k.constant(INT, 0), flag, 8)
-            with k.loop(some.index, end, p.beside) as block:
-                absolute, vectors = first + block.index, k.minimum(p.beside, end - block.index)
-                channels = k.minimum(p.lanes_used, p.total_channels - absolute * p.lanes_used)
-                if not near_in:
-                    _fill_lines(box, p, block.index, channels, vector_bytes)
-                _transform_inputs(box, p, block.index, vectors, channels, near_in)
-                with k.loop(0, rows) as row:
-                    with k.loop(0, vectors) as v:
-                        _multiply(box, p, absolute + v.index, v.index, row.index)
-                    _transform_back(box, p, block.index, absolute, vectors, channels, row.index, flag, near_out)
-            with k.when(k.word(flag) > 0):
-                begins, past = (first + some.index) * p.block_groups, (first + end) * p.block_groups
-                box.compute_again(begins, k.minimum(past, p.total_groups))
+            block, vectors = some.index, k.minimum(p.together, blocks - some.index)
+            absolute = first + block
+            channels = k.minimum(p.lanes_used, p.total_channels - absolute * p.lanes_used)
+            k.store(k.constant(INT, 0), box.flag, 8)
+            with k.loop(0, c.outer_lines) as line:
+                _transform_inputs(box, p, line.index, block * p.lanes_used, vectors, channels)
+            with k.loop(0, rows) as row:
+                with k.loop(0, vectors) as v:
+                    _multiply(box, p, absolute + v.index, v.index, row.index)
+                _transform_back(box, p, block, absolute, vectors, channels, row.index)
+            past = k.minimum((absolute + vectors) * p.block_groups, p.total_groups)
+            box.compute_again(absolute * p.block_groups, past)
 
 
-def _fill_lines(box: Box, p: GroupWords, block: Value, channels: Value, vector_bytes: int) -> None:
-    """Copy the inputs of a block into lines of pixels."""
-    k, c, words_of_4 = box.k, p.columns, vector("i32", vector_bytes // 4)
-
-    def put(source: Buffer, line: Value, first_line: Value, count: Value, head: Value, end: Value) -> None:
-        target = box.workspace + (c.common.panel + line * c.v_point)
-        zero_words(k, target, (head * vector_bytes) >> 2, words_of_4)
-        zero_words(k, target + end * vector_bytes, ((count - end) * vector_bytes) >> 2, words_of_4)
-        with k.when(head < end):
-            k.call(p.move_in, MoveIn(
-                source, axis_words(c.common, c.common.axes - 1).x_stride, c.common.x_c, target + head * vector_bytes,
-                p.vector_bytes, c.word_bytes, end - head, channels, c.common.zero_point,
-            ))  # fmt: skip
-
-    fill(k, c.common, box.item, box.frame.x, block * p.lanes_used, put)
-
-
-def _transform_inputs(box: Box, p: GroupWords, block: Value, vectors: Value, channels: Value, near: bool) -> None:
-    """All lines of some blocks."""
-    k, c, last = box.k, p.columns, p.columns.common.axes - 1
+def _transform_inputs(box: Box, p: GroupWords, line: Value, channel: Value, vectors: Value, channels: Value) -> None:
+    """A combined line of the outer axes, of some blocks from a channel on."""
+    c, last = p.columns, p.columns.common.axes - 1
     y, x = axis_words(c.common, last - 1), axis_words(c.common, last)
-    there: tuple[Value | int, ...]
-    with k.loop(0, c.outer_lines) as line:
-        if near:
-            source, there = box.inputs(line.index, block * p.lanes_used, box.first_line(0))
-            steps = y.x_stride, x.x_stride, p.lanes_used * c.common.x_c
-        else:
-            source, there = box.workspace + (c.common.panel + line.index * (SCHEME.n * c.v_point)), box.whole()
-            steps = c.v_point, p.vector_bytes, k.constant(INT, 0)
-        k.call(p.columns_in, ColumnsIn(
-            source, *steps, box.workspace + (c.v + line.index * c.v_line), c.v_point, p.v_vector, vectors, channels,
-            *there,
-        ))  # fmt: skip
+    source, there = box.inputs(line, channel, box.first_line(0))
+    box.k.call(p.columns_in, ColumnsIn(
+        source, y.x_stride, x.x_stride, p.lanes_used * c.common.x_c, box.workspace + (c.common.panel + line * c.v_line),
+        c.v_point, p.v_vector, vectors, channels, *there,
+    ))  # fmt: skip
 
 
 def _multiply(box: Box, p: GroupWords, block: Value, beside: Value, row: Value) -> None:
@@ -174,28 +135,22 @@ def _multiply(box: Box, p: GroupWords, block: Value, beside: Value, row: Value) 
         ))  # fmt: skip
 
 
-def _transform_back(box: Box, p: GroupWords, block: Value, absolute: Value, vectors: Value, channels: Value, row: Value,
-                    flag: Buffer, near: bool) -> None:  # fmt: skip
-    """Results of a row of the outer axes."""
-    k, c, channel = box.k, p.columns, absolute * p.lanes_used
-    last, out, lines = axis_words(c.common, c.common.axes - 1), box.workspace + c.out, box.lines_out(0)
-    target, residual = to = box.results(row, block * p.lanes_used)
-    if near:
-        steps = c.y_row, last.y_stride, p.lanes_used * c.common.y_c
-    else:
-        target, residual, steps = out, box.workspace, (c.out_line, p.vector_bytes, k.constant(INT, 0))
-    k.call(p.columns_out, ColumnsOut(
-        box.workspace + c.sums, c.s_point, p.sums_vector, target, *steps, vectors, channels, p.lanes_used, box.pixels,
-        lines, c.tables.bias + channel * c.word_bytes, residual, c.r_row, last.r_stride, c.common.r_c,
-        c.tables.constants, flag,
+def _transform_back(box: Box, p: GroupWords, block: Value, absolute: Value, vectors: Value, channels: Value, row: Value
+                    ) -> None:  # fmt: skip
+    """Results of a row of the outer axes, to their place."""
+    c, last = p.columns, axis_words(p.columns.common, p.columns.common.axes - 1)
+    target, residual = box.results(row, block * p.lanes_used)
+    box.k.call(p.columns_out, ColumnsOut(
+        box.workspace + c.sums, c.s_point, p.sums_vector, target, c.y_row, last.y_stride, p.lanes_used * c.common.y_c,
+        vectors, channels, p.lanes_used, box.pixels, box.lines_out(0),
+        c.tables.bias + absolute * p.lanes_used * c.word_bytes, residual, c.r_row, last.r_stride, c.common.r_c,
+        c.tables.constants, box.flag,
     ))  # fmt: skip
-    if not near:
-        box.move_out(out, (p.vector_bytes, c.word_bytes), lines, to, channel, channels)
 
 
 def forms(s: Situation) -> Forms:
     """The form of a situation, or why there is none."""
-    p, reason = s.problem, columns.refusal(s)
+    p, reason = s.problem, columns.refusal(s, "NHWC")
     if reason is not None:
         return reason
     if p.c != p.m:
@@ -210,14 +165,16 @@ def forms(s: Situation) -> Forms:
 class GroupsForm(ColumnsForm):
     """Boxes for every sweep, of some blocks of groups."""
 
+    def takes(self, x: Operand, y: Operand, residual: Operand | None) -> bool:
+        """Whether channels lie together."""
+        return all(o is None or o.c == o.itemsize for o in (x, y, residual))
+
     def cost(self) -> dict[str, float]:
-        """Cycles: products, transforms and moves."""
+        """Cycles: products and transforms."""
         s, p = self.s, self.s.problem
         terms = [_cycles(s, sweep, sizes) for sweep, sizes in self.parts]
         times = (p.n or 0) * block_count(s, arith_of(s))
-        found = {name: times * sum(of_sweep[name] for of_sweep in terms) for name in terms[0]}
-        found["moves"] += self.far_cycles(_FAR)
-        return found
+        return {name: times * sum(of_sweep[name] for of_sweep in terms) for name in terms[0]}
 
     def build(self, r: Request) -> Program:
         """Program of a request: one step per sweep."""
@@ -227,7 +184,7 @@ class GroupsForm(ColumnsForm):
 
 def _cycles(s: Situation, sweep: Sweep, sizes: Sizes) -> dict[str, float]:
     """Cycles of the boxes of a sweep, of a block."""
-    p, group, rates, near = s.problem, s.problem.c // s.problem.groups, s.rates(arith_of(s)), s.problem.layout == "NHWC"
+    group, rates = s.problem.c // s.problem.groups, s.rates(arith_of(s))
     *outer, y, x = sweep
     # rows of tiles, the last of which is short
     count = math.prod(-(-axis.out // b) for axis, b in zip([*outer, x], [*sizes.box[:-2], sizes.box[-1]], strict=True))
@@ -235,18 +192,12 @@ def _cycles(s: Situation, sweep: Sweep, sizes: Sizes) -> dict[str, float]:
     pixels_in, pixels_out = sizes.held[-1].count, sizes.box[-1]
     taps, far = math.prod(mean_taps(axis) for axis in outer) * x.taps, 1.2 if lines > 1 else 1.0
     each = 10.0 * s.transforming(arith_of(s))
-    if near and p.c * p.x_dtype.itemsize % 512 == 0 and pixels_out > 8:
-        each += _COLLIDING
     products = 20.0
     for _, pixels in near_equal(pixels_out, most_rows(s.target, group)):
         alone = group / 2 if pixels == 1 else 0.0  # little else to do while its sums are added
         products += taps * tile_cycles(rates, pixels, group) * far + 4 + 0.35 * pixels * group + alone
     transforms = 200.0 + lines * (40 + pixels_in * each) + rows * (80 + pixels_out * each)
-    moves = 0.0
-    if not near:
-        per_in, per_out = side_by_side.plane_cycles(p)
-        moves = lines * SCHEME.n * (40 + pixels_in * per_in) + rows * SCHEME.m * (40 + pixels_out * per_out)
-    return {"products": times * rows * SCHEME.n * products, "transforms": times * transforms, "moves": times * moves}
+    return {"products": times * rows * SCHEME.n * products, "transforms": times * transforms}
 
 
 @lru_cache(256)
@@ -262,21 +213,15 @@ def _cut(s: Situation, sweep: Sweep) -> Sizes:
 
 
 def _sizes(s: Situation, sweep: Sweep, box: tuple[int, ...]) -> Sizes:
-    pixel, together, held = s.target.vector_bytes, _together(s), held_lines(sweep, box)
-    lines, v_point = math.prod(h.count for h in held[:-2]), odd_lines(held[-1].count * pixel)
-    panel = -(-(24 * len(sweep) + 8) // 64) * 64  # behind the header and a flag
-    v = panel + lines * SCHEME.n * v_point
-    sums = v + together * lines * SCHEME.n * v_point
-    s_point = odd_lines(box[-1] * pixel)
-    out = sums + together * SCHEME.n * s_point
-    end = max(out + SCHEME.m * box[-1] * pixel, panel + box_bytes(s, len(sweep)))
-    return Sizes(box, held, panel, v, v_point, sums, s_point, out, box[-1] * pixel, end)
+    pixel = s.target.vector_bytes
+    v_point = odd_lines(columns.held_lines(sweep, box)[-1].count * pixel)
+    return columns.sizes(s, sweep, box, v_point, odd_lines(box[-1] * pixel), _together(s))
 
 
 def _together(s: Situation) -> int:
     """Blocks whose columns are transformed side by side."""
     p = s.problem
-    whole = p.layout == "NHWC" and p.c % lanes_used(s, arith_of(s)) == 0
+    whole = p.c % lanes_used(s, arith_of(s)) == 0
     return min(_TOGETHER, block_count(s, arith_of(s))) if whole and p.c * p.x_dtype.itemsize % _SHARED == 0 else 1
 
 
@@ -284,10 +229,6 @@ def _step(r: Request, sweep: Sweep, sizes: Sizes, keep: list[Any]) -> Step:
     s, p, arith, last = r.situation, r.problem, r.arith, sweep[-1]
     group, used, blocks, lane = p.c // p.groups, lanes_used(s, arith), block_count(s, arith), lanes(r.target, arith)
     pixel, together = r.target.vector_bytes, _together(s)
-    move_in = Move(p.x, arith.accumulator, along_in(r, last, "c"))
-    move_out = Move(arith.accumulator, p.y, along_out(r, last, "c"), r.epilogue)
-    near_in, near_out = move_in.along == "cc", move_out.along == "cc" and r.epilogue.is_cheap
-    beside = together if near_in and near_out else 1
     of_tap = group * pixel
     w_point = math.prod(axis.taps for axis in sweep) // SCHEME.r * of_tap
     functions, most = side_by_side.tile_functions(r, of_sums(arith.name), group, Walk), most_rows(r.target, group)
@@ -304,21 +245,17 @@ def _step(r: Request, sweep: Sweep, sizes: Sizes, keep: list[Any]) -> Step:
         side_by_side.of_blocks(r), columns.in_tiles(sweep), sizes.box, sizes.held, block_groups=item_blocks,
         panel=sizes.panel,
     )  # fmt: skip
-    entries = columns.entries(sizes, pixel, of_tap)
-    way_in = move_in if near_in else Move(arith.name, arith.accumulator, "cc")
-    way_out = move_out if near_out else Move(arith.accumulator, arith.name, "cc", Epilogue())
     values = GroupWords(
-        columns=column_words(r, common, sweep, sizes, None if near_out else move_out, packed, entries),
+        columns=column_words(r, common, sweep, sizes, packed, columns.entries(sizes, pixel, of_tap)),
         lanes_used=used, total_channels=p.c, total_blocks=blocks, item_blocks=item_blocks, block_groups=used // group,
-        total_groups=p.groups, vector_bytes=pixel, move_in=None if near_in else move_in_address(r, move_in),
-        columns_in=_columns(r, way_in, beside > 1, ColumnsIn), together=together, beside=beside,
+        total_groups=p.groups, vector_bytes=pixel, together=together,
+        columns_in=_columns(r, Move(p.x, arith.accumulator, "cc"), together > 1, ColumnsIn),
         v_vector=sizes.outer_lines * SCHEME.n * sizes.v_point, tiles=tables,
         table_words=counted_words(WalkWords, tables), w_block=SCHEME.n * w_point, w_point=w_point,
-        sums_vector=SCHEME.n * sizes.s_point, columns_out=_columns(r, way_out, beside > 1, ColumnsOut),
+        sums_vector=SCHEME.n * sizes.s_point,
+        columns_out=_columns(r, Move(arith.accumulator, p.y, "cc", r.epilogue), together > 1, ColumnsOut),
     )  # fmt: skip
-    name = "winograd_groups" + " near in" * near_in + " near out" * near_out
-    address = address_of(r, name, "groups", Driver, lambda k, name: driver(k, name, pixel, near_in, near_out))
-    return Step(address, filled(values, keep), items)
+    return Step(address_of(r, "winograd_groups", "groups", Driver, driver), filled(values, keep), items)
 
 
 Columns = TypeVar("Columns", ColumnsIn, ColumnsOut)

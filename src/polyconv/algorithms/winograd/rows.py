@@ -1,39 +1,33 @@
 """Winograd's convolution along columns, with the pixels of a row in the lanes: groups of few channels fill no vector.
 
-``columns`` has the scheme, its error and what is computed again.  A box of a group is transformed, multiplied point by
-point and transformed back.  Where pixels lie together the transforms read inputs and write results as they lie; else
-planes are brought and taken away, of so many groups that channels fill vectors.
+``columns`` has the scheme, its error and what is computed again.  A box of a group is transformed from where its pixels
+lie together, multiplied point by point and transformed back to its place.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 
-from polyconv.algorithms.careful import box_bytes
 from polyconv.algorithms.form import Forms
 from polyconv.algorithms.winograd import columns
 from polyconv.algorithms.winograd.boxes import odd_lines
-from polyconv.algorithms.winograd.columns import SCHEME, ColumnsForm, Sizes, column_words, held_lines, in_tiles
-from polyconv.algorithms.winograd.rows_driver import RowWords, TileWords, driver
-from polyconv.kernels.epilogue import Epilogue
+from polyconv.algorithms.winograd.columns import SCHEME, Box, ColumnsForm, ColumnWords, Sizes, column_words, in_tiles
 from polyconv.kernels.isa import lanes, pixel_tiles
+from polyconv.kernels.language import INT, Module, Value
 from polyconv.kernels.layout import Move
-from polyconv.kernels.record import filled
-from polyconv.kernels.rows import RowsApart, RowsIn, RowsMultiply, RowsOut, rows_apart, rows_in, rows_multiply, rows_out
+from polyconv.kernels.record import Function, Functions, Record, Table, Word, filled
+from polyconv.kernels.rows import RowsIn, RowsMultiply, RowsOut, rows_in, rows_multiply, rows_out
 from polyconv.kernels.signature import Address
 from polyconv.lowering.boxes import boxed_words, boxes, near_equal
-from polyconv.lowering.moves import along_in, along_out
-from polyconv.lowering.panel import Driver, header_bytes
-from polyconv.lowering.program import Program, Request, Step, address_of, addresses_of, program_of
+from polyconv.lowering.panel import Driver, axis_words, box_rows
+from polyconv.lowering.program import Operand, Program, Request, Step, address_of, addresses_of, program_of
 from polyconv.lowering.situation import Situation, arith_of, image_bytes, of_one_image
 from polyconv.lowering.sweep import Sweep, mean_taps, sweeps, taps_of
-from polyconv.lowering.tiles import is_fusible
 from polyconv.lowering.traffic import planes_collide
 from polyconv.runtime.arrays import aligned
 from polyconv.target import Target
@@ -42,7 +36,7 @@ __all__ = ["RowsForm", "at_least", "forms"]
 
 _NEAR_SHARE, _BOX_SHARE = 2.0, 3 / 4
 """Workspace of a thread, of a first-level cache, where that takes a row of tiles at least; else, or where lines of
-further axes or planes are held as well, of a second-level cache, which also has the weights."""
+further axes are held as well, of a second-level cache, which also has the weights."""
 _HELD_SHARE, _STREAMED = 1 / 2, 16 / 24
 """Share of a second-level cache: weights that stay there.  More stream from the last one, at a share of its bytes a
 cycle."""
@@ -51,8 +45,8 @@ _SLOWER, _FAR_LINES = 1.04, 1.06
 _PASS, _FAR_PASS, _FEW_PLANES = 14.0, 24.0, 16
 """Cycles in which a vector is transformed: where a second-level cache holds input and result or a group has few planes,
 and where not."""
-_FAR, _ASKED = 3 / 24, 8 / 24
-"""Shares of the last cache's bytes a cycle at which arrays come and go, and where they are asked for early."""
+_CACHED, _ASKED = 3 / 16, 8 / 24
+"""Share of a last cache: input and result beyond it come and go, asked for early, at a share of its bytes a cycle."""
 _COLLIDING, _SET_PLANES = 20.0, 32
 """Cycles more that a vector takes where so many planes on both sides lie in the same sets of a cache."""
 _FAR_SHARE = 1 / 4
@@ -60,85 +54,149 @@ _FAR_SHARE = 1 / 4
 with less, 3 % lost."""
 
 
-def forms(s: Situation) -> Forms:
-    """The form of a situation, or why there is none."""
-    reason = columns.refusal(s)
-    if reason is not None:
-        return reason
-    one, found = of_one_image(s), sweeps(s.problem)  # boxes are what is computed again
-    near = s.problem.layout == "NCHW" and is_fusible(s.problem)
-    parts, others = (tuple((sweep, _cut(one, sweep, lie)) for sweep in found) for lie in (near, not near))
-    return (RowsForm(s, parts, others),)
+class TileWords(Record):
+    """A tile of output channels: its first, bytes before its weights, and of them at a point."""
+
+    first: Word
+    weights: Word
+    point: Word
 
 
-@dataclass(frozen=True, slots=True)
-class RowSizes(Sizes):
-    """Sizes of a sweep's boxes, of so many ``groups``: vectors of a row, bytes between planes, and places of flags.
+class RowWords(Record):
+    """The driver's words.
 
-    Planes of inputs and results are held, a group or more, unless both lie as the transforms take them (``near``).
+    ``pitch`` pixels lie between tiles below each other, among transformed inputs and among sums.  ``multiply`` has for
+    every tile its functions of 1, 2, ... ``most_vectors``.
     """
 
-    groups: int
-    vectors: int
-    channel_bytes: int
-    v_channel: int
-    out_channel: int
-    flags: int
+    columns: ColumnWords
+    group_in: Word
+    group_out: Word
+    lanes: Word
+    pitch: Word
+    transform_in: Function[RowsIn]
+    v_channel: Word
+    most_vectors: Word
+    tiles: Table[TileWords]
+    tile_count: Word
+    multiply: Functions[RowsMultiply]
+    w_group: Word
+    s_channel: Word
+    transform_out: Function[RowsOut]
 
-    @property
-    def near(self) -> bool:
-        """Whether pixels lie together in input and result, so that no planes are held."""
-        return not self.channel_bytes
+
+def driver(k: Module, name: str) -> None:
+    """Add the driver to a module: an item is a box of a group."""
+    with k.function(name, Driver) as given:
+        p = RowWords.read(k, given.words)
+        box = Box.of(k, p.columns, given)
+        tall = box.tall
+        k.store(k.constant(INT, 0), box.flag, 8)
+        with k.loop(0, p.columns.outer_lines) as line, k.loop(0, tall) as tile:
+            _transform_inputs(box, p, line.index, tile.index)
+        with k.loop(0, box_rows(k, p.columns.common, box.item, 2)) as row:
+            _multiply(box, p, row.index)
+            with k.loop(0, tall) as tile:
+                _transform_back(box, p, row.index, tile.index)
+        box.compute_again(box.item.g, box.item.g + 1)
+
+
+def _transform_inputs(box: Box, p: RowWords, line: Value, tile: Value) -> None:
+    """A row of tiles."""
+    c = p.columns
+    source, there = box.inputs(line, box.k.constant(INT, 0), box.first_line(tile))
+    target = c.common.panel + line * c.v_line + tile * p.pitch * c.word_bytes
+    box.k.call(p.transform_in, RowsIn(
+        source, axis_words(c.common, c.common.axes - 2).x_stride, c.common.x_c, box.workspace + target, c.v_point,
+        p.v_channel, p.group_in, *there,
+    ))  # fmt: skip
+
+
+def _multiply(box: Box, p: RowWords, row: Value) -> None:
+    """The products of a row of the outer axes: vectors are cut into near-equal parts."""
+    k, c = box.k, p.columns
+    v, entries, count = box.products(row)
+    vectors = ((box.tall - 1) * p.pitch + box.pixels + p.lanes - 1) // p.lanes
+    parts = (vectors + p.most_vectors - 1) // p.most_vectors
+    with k.loop(0, parts) as part, k.loop(0, p.tile_count) as tile:
+        low = part.index * vectors // parts
+        here = (part.index + 1) * vectors // parts - low
+        of_tile, before = p.tiles.at(tile.index), low * p.lanes * c.word_bytes
+        k.call(p.multiply.at(tile.index * p.most_vectors + (here - 1)), RowsMultiply(
+            v + before, c.v_point, entries, count, c.weights + (box.item.g * p.w_group + of_tile.weights),
+            of_tile.point, box.workspace + (c.sums + of_tile.first * p.s_channel + before), c.s_point, p.s_channel,
+            SCHEME.n,
+        ))  # fmt: skip
+
+
+def _transform_back(box: Box, p: RowWords, row: Value, tile: Value) -> None:
+    """Results of a row of tiles, to their place."""
+    c, zero = p.columns, box.k.constant(INT, 0)
+    target, residual = box.results(row * box.tall + tile, zero)
+    box.k.call(p.transform_out, RowsOut(
+        box.workspace + (c.sums + tile * p.pitch * c.word_bytes), c.s_point, p.s_channel, target, c.y_row, c.common.y_c,
+        p.group_out, box.pixels, box.lines_out(tile), c.tables.bias + box.item.g * p.group_out * c.word_bytes,
+        residual, c.r_row, c.common.r_c, c.tables.constants, box.flag,
+    ))  # fmt: skip
+
+
+def forms(s: Situation) -> Forms:
+    """The form of a situation, or why there is none."""
+    reason = columns.refusal(s, "NCHW")
+    if reason is not None:
+        return reason
+    if any(sweep[-1].out_step > 1 for sweep in sweeps(s.problem)):
+        return "writes neighbouring outputs of a line together"
+    one = of_one_image(s)  # boxes are what is computed again
+    return (RowsForm(s, tuple((sweep, _cut(one, sweep)) for sweep in sweeps(s.problem))),)
 
 
 @dataclass(frozen=True, slots=True)
 class RowsForm(ColumnsForm):
-    """Boxes for every sweep; ``others`` are those for arrays that lie otherwise than the layout says."""
+    """Boxes of a group for every sweep."""
 
-    parts: tuple[tuple[Sweep, RowSizes], ...]
-    others: tuple[tuple[Sweep, RowSizes], ...]
-
-    @property
-    def workspace(self) -> int:
-        """Bytes a thread needs, however arrays lie."""
-        return max(sizes.workspace for _, sizes in self.parts + self.others)
+    def takes(self, x: Operand, y: Operand, residual: Operand | None) -> bool:
+        """Whether pixels lie together."""
+        return all(o is None or o.spatial[-1] == o.itemsize for o in (x, y, residual))
 
     def cost(self) -> dict[str, float]:
         """Cycles: products, transforms and moves."""
-        s, terms = self.s, [_cycles(self.s, sweep, sizes) for sweep, sizes in self.parts]
+        terms = [_cycles(self.s, sweep, sizes) for sweep, sizes in self.parts]
         found = {name: sum(of_sweep[name] for of_sweep in terms) for name in terms[0]}
-        found["moves"] += self.far_cycles(_ASKED if s.problem.layout == "NCHW" else _FAR)
+        p, profile = self.s.problem, self.s.profile
+        beyond = max(0, sum(image_bytes(p)) - profile.cache("l3", _CACHED))
+        found["moves"] += (p.n or 0) * beyond / profile.stream("l3", _ASKED)
         return found
 
     def build(self, r: Request) -> Program:
         """Program of a request: one step per sweep."""
         keep: list[Any] = []
-        steps = [_step(r, ways, keep) for ways in zip(self.parts, self.others, strict=True)]
-        return program_of(steps, self.workspace, keep)
+        return program_of([_step(r, sweep, sizes, keep) for sweep, sizes in self.parts], self.workspace, keep)
 
 
-def _cycles(s: Situation, sweep: Sweep, sizes: RowSizes) -> dict[str, float]:
+def _vectors(s: Situation, held: int, box: tuple[int, ...]) -> int:
+    """Vectors of a channel's sums at a point, where tiles below each other follow after so many inputs."""
+    return -(-((box[-2] - 1) * held + box[-1]) // lanes(s.target, arith_of(s)))
+
+
+def _cycles(s: Situation, sweep: Sweep, sizes: Sizes) -> dict[str, float]:
     """Cycles of the boxes of a sweep."""
     p, arith = s.problem, arith_of(s)
-    lane, group_in, group_out, near = lanes(s.target, arith), p.c // p.groups, p.m // p.groups, p.layout == "NCHW"
+    lane, group_in, group_out = lanes(s.target, arith), p.c // p.groups, p.m // p.groups
     # boxes, the last ones as the part of a box that they are
     count = math.prod(axis.out / b for axis, b in zip(in_tiles(sweep), sizes.box, strict=True))
     times, rows, outer_lines, tall = (p.n or 0) * p.groups * count, sizes.rows, sizes.outer_lines, sizes.box[-2]
     taps = math.prod(mean_taps(axis) for axis in sweep[:-2]) * sweep[-1].taps
     cycles = _point_cycles((_FAR_LINES if outer_lines > 1 else 1.0) * taps, group_in, group_out)
-    products = _SLOWER * s.rates(arith).slower * times * rows * sizes.vectors * SCHEME.n * cycles
+    vectors = _vectors(s, sizes.held[-1].count, sizes.box)
+    products = _SLOWER * s.rates(arith).slower * times * rows * vectors * SCHEME.n * cycles
     weights = p.c * group_out * math.prod(axis.taps for axis in sweep) * SCHEME.n // SCHEME.r * arith.bytes
     if weights > s.profile.cache("l2", _HELD_SHARE):
         products += (p.n or 0) * weights / s.profile.stream("l3", _STREAMED)
     across_in, across_out = -(-sizes.held[-1].count // lane), -(-sizes.box[-1] // lane)
-    vectors = outer_lines * across_in * group_in + rows * across_out * group_out
-    transforms = times * tall * (vectors * _pass(s) + 60 * (outer_lines + rows))
-    moves = times * 400 / sizes.groups
-    if not near:
-        a_vector = 230 if image_bytes(p)[0] > s.profile.cache("l3", 2 * columns.HELD_SHARE) else 110
-        moves += times * outer_lines * (tall * SCHEME.m + 2) * across_in * group_in / lane * a_vector
-        moves += times * rows * tall * SCHEME.m * across_out * group_out / lane * 140
-    return {"products": products, "transforms": transforms, "moves": moves}
+    passes = outer_lines * across_in * group_in + rows * across_out * group_out
+    transforms = times * tall * (passes * _pass(s) + 60 * (outer_lines + rows))
+    return {"products": products, "transforms": transforms, "moves": times * 400}
 
 
 def _point_cycles(taps: float, group_in: int, group_out: int) -> float:
@@ -150,7 +208,7 @@ def _pass(s: Situation) -> float:
     """Cycles in which a vector is transformed."""
     p, transforming = s.problem, s.transforming(arith_of(s))
     planes = p.c // p.groups, p.m // p.groups
-    if p.layout != "NCHW" or sum(image_bytes(p)) <= s.profile.cache("l2", 1.0) or sum(planes) <= _FEW_PLANES:
+    if sum(image_bytes(p)) <= s.profile.cache("l2", 1.0) or sum(planes) <= _FEW_PLANES:
         return _PASS * transforming
     collides = planes_collide(p, reading=True) or planes_collide(p, reading=False)
     return _FAR_PASS * transforming + (_COLLIDING if collides and min(planes) >= _SET_PLANES else 0.0)
@@ -171,98 +229,61 @@ def at_least(s: Situation) -> float:
     return total / lanes(s.target, arith) * (p.n or 0) * p.groups
 
 
-def _item_groups(s: Situation) -> int:
-    """Groups of an item: as many as fill vectors of channels well, which moves transpose."""
-    p, lane = s.problem, lanes(s.target, arith_of(s))
-    group = min(p.c, p.m) // p.groups
-    most = max(1, min(p.groups, 2 * lane // group))
-    return max(range(1, most + 1), key=lambda n: (round(n * group / (-(-n * group // lane) * lane), 1), -n))
-
-
 @lru_cache(512)
-def _cut(s: Situation, sweep: Sweep, near: bool) -> RowSizes:
-    """The boxes of a sweep; ``near`` if pixels lie together on both sides."""
+def _cut(s: Situation, sweep: Sweep) -> Sizes:
+    """The boxes of a sweep."""
     tiled = in_tiles(sweep)
     order = (len(tiled) - 2, *range(len(tiled) - 2), len(tiled) - 1)  # rows of tiles are cut first
 
-    def sizes(cut: tuple[int, ...]) -> RowSizes:
+    def sizes(cut: tuple[int, ...]) -> Sizes:
         box = dict(zip(order, cut, strict=True))
-        return _sizes(s, sweep, tuple(box[a] for a in range(len(cut))), near)
+        return _sizes(s, sweep, tuple(box[a] for a in range(len(cut))))
 
     whole = [tiled[a].out for a in order]
     room = s.profile.cache("l1", _NEAR_SHARE)
-    if not near or len(sweep) > 2 or sizes((1, *whole[1:])).workspace > room:
+    if len(sweep) > 2 or sizes((1, *whole[1:])).workspace > room:
         room = s.profile.cache("l2", _BOX_SHARE)
     return sizes(boxes(whole, lambda cut: sizes(cut).workspace, s.budget(room)))
 
 
-def _sizes(s: Situation, sweep: Sweep, box: tuple[int, ...], near: bool) -> RowSizes:
-    p, arith, wide = s.problem, arith_of(s), s.target.vector_bytes
-    lane, size, group_in, group_out = lanes(s.target, arith), arith.bytes, p.c // p.groups, p.m // p.groups
-    held, groups, rows, tall = held_lines(sweep, box), 1 if near else _item_groups(s), math.prod(box[:-2]), box[-2]
-    pitch, lines = held[-1].count, math.prod(h.count for h in held[:-1])
-    whole = -(-pitch // lane) * lane  # written by whole vectors
-    channels = -(-groups * group_in // lane) * lane  # squares of pixels and channels come whole
-    channel_bytes = 0 if near else odd_lines((lines * pitch + whole) * size)
-    vectors = -(-((tall - 1) * pitch + box[-1]) // lane)
-    v_channel = -(-((tall - 1) * pitch + whole + 2 * lane) * size // 64) * 64
-    v_point, s_point = odd_lines(group_in * v_channel), odd_lines(group_out * vectors * wide)
-    out_line = box[-1] * size
-    out_channel = 0 if near else odd_lines(rows * tall * SCHEME.m * out_line + wide)
-    panel = header_bytes(len(sweep))
-    v = panel + channels * channel_bytes
-    sums = v + lines // held[-2].count * SCHEME.n * v_point
-    out = sums + SCHEME.n * s_point
-    flags = max(out + groups * group_out * out_channel, panel + box_bytes(s, len(sweep)))
-    return RowSizes(
-        box, held, panel, v, v_point, sums, s_point, out, out_line, flags + 8 * groups, groups, vectors, channel_bytes,
-        v_channel, out_channel, flags,
-    )  # fmt: skip
+def _v_channel(s: Situation, held: int, tall: int) -> int:
+    """Bytes of a channel's transformed inputs at a point, which are written by whole vectors."""
+    lane, size = lanes(s.target, arith_of(s)), arith_of(s).bytes
+    return -(-((tall - 1) * held + -(-held // lane) * lane + 2 * lane) * size // 64) * 64
 
 
-def _step(r: Request, ways: Sequence[tuple[Sweep, RowSizes]], keep: list[Any]) -> Step:
-    """The step of a sweep, by those boxes that suit how arrays lie."""
-    p, arith, last = r.problem, r.arith, ways[0][0][-1]
-    move_in = Move(p.x, arith.accumulator, along_in(r, last, "p"))
-    move_out = Move(arith.accumulator, p.y, along_out(r, last, "p"), r.epilogue)
-    together = move_in.along == move_out.along == "pp" and r.epilogue.is_cheap
-    sweep, sizes = next((sweep, sizes) for sweep, sizes in ways if sizes.near == together)
-    group_in, group_out, wide = p.c // p.groups, p.m // p.groups, r.target.vector_bytes
+def _sizes(s: Situation, sweep: Sweep, box: tuple[int, ...]) -> Sizes:
+    p, held = s.problem, columns.held_lines(sweep, box)[-1].count
+    v_point = odd_lines(p.c // p.groups * _v_channel(s, held, box[-2]))
+    s_point = odd_lines(p.m // p.groups * _vectors(s, held, box) * s.target.vector_bytes)
+    return columns.sizes(s, sweep, box, v_point, s_point)
+
+
+def _step(r: Request, sweep: Sweep, sizes: Sizes, keep: list[Any]) -> Step:
+    s, p, arith, held = r.situation, r.problem, r.arith, sizes.held[-1].count
+    group_in, group_out = p.c // p.groups, p.m // p.groups
     heights, most = _tiles(r.target, group_out)
     of_output = math.prod(axis.taps for axis in sweep) // SCHEME.r * group_in * arith.bytes  # of weights, at a point
     tiles = [TileWords(first, SCHEME.n * first * of_output, height * of_output) for first, height in heights]
-    functions = [f for _, height in heights for f in _functions(r, height, most)[: sizes.vectors]]
+    vectors, v_channel = _vectors(s, held, sizes.box), _v_channel(s, held, sizes.box[-2])
     packed = r.packed(
         ("winograd_rows", arith.name, heights, taps_of(sweep)),
-        lambda: _packed_weights(r.weights(sweep), last.taps, heights),
+        lambda: _packed_weights(r.weights(sweep), sweep[-1].taps, heights),
     )
-    entries = columns.entries(sizes, arith.bytes, 1, group_in, sizes.v_channel)
-    common, items = boxed_words(
-        r, in_tiles(sweep), sizes.box, sizes.held, block_groups=sizes.groups, panel=sizes.panel
-    )
-    if together:
-        read, written = ((p.n or 0) * size for size in image_bytes(p))
-        transforms = (
-            _row(r, move_in, RowsIn, read > r.situation.cache("l2", 1.0)),
-            _row(r, move_out, RowsOut, written > r.situation.cache("l3", _FAR_SHARE)),
-        )
-    else:
-        transforms = (
-            _row(r, Move(arith.name, arith.accumulator, "pp"), RowsIn, False),
-            _row(r, Move(arith.accumulator, arith.name, "pp", Epilogue()), RowsOut, False),
-        )
+    entries = columns.entries(sizes, arith.bytes, 1, group_in, v_channel)
+    common, items = boxed_words(r, in_tiles(sweep), sizes.box, sizes.held, panel=sizes.panel)
+    read, written = ((p.n or 0) * size for size in image_bytes(p))
     values = RowWords(
-        columns=column_words(r, common, sweep, sizes, None if together else move_out, packed, entries),
-        total_groups=p.groups, item_groups=sizes.groups, group_in=group_in, group_out=group_out,
-        lanes=lanes(r.target, arith), pitch=sizes.held[-1].count, channel_bytes=sizes.channel_bytes,
-        move_in=None if together else _apart(r, move_in), transform_in=transforms[0], v_channel=sizes.v_channel,
-        most_vectors=min(most, sizes.vectors), vector_bytes=wide, tiles=tiles,
-        tile_count=len(tiles), multiply=functions, w_group=SCHEME.n * group_out * of_output,
-        s_channel=sizes.vectors * wide, transform_out=transforms[1], out_row=sizes.box[-2] * SCHEME.m * sizes.out_line,
-        out_channel=sizes.out_channel, flags=sizes.flags,
+        columns=column_words(r, common, sweep, sizes, packed, entries), group_in=group_in, group_out=group_out,
+        lanes=lanes(r.target, arith), pitch=held, v_channel=v_channel, tiles=tiles, tile_count=len(tiles),
+        transform_in=_row(r, Move(p.x, arith.accumulator, "pp"), RowsIn, read > s.cache("l2", 1.0)),
+        most_vectors=min(most, vectors), multiply=[f for _, n in heights for f in _functions(r, n, most)[:vectors]],
+        w_group=SCHEME.n * group_out * of_output, s_channel=vectors * r.target.vector_bytes,
+        transform_out=_row(
+            r, Move(arith.accumulator, p.y, "pp", r.epilogue), RowsOut, written > s.cache("l3", _FAR_SHARE)
+        ),
     )  # fmt: skip
-    name = "winograd_rows near" if together else "winograd_rows"
-    address = address_of(r, name, "rows", Driver, lambda k, name: driver(k, name, wide, together))
+    address = address_of(r, "winograd_rows", "rows", Driver, driver)
     return Step(address, filled(values, keep), items)
 
 
@@ -286,15 +307,6 @@ def _row(r: Request, spec: Move, signature: type[Way], asks: bool) -> Address[Wa
         r, f"winograd_rows {SCHEME} {spec} {lane}", signature, ways,
         lambda k, name, asks: transform(k, name, spec, SCHEME, lane, f16c=f16c, asks=asks),
     )["asking" if asks else "row"]  # fmt: skip
-
-
-def _apart(r: Request, spec: Move) -> Address[RowsApart]:
-    """Address of the way of a row into planes where its pixels lie apart."""
-    lane, f16c = lanes(r.target, r.arith), r.target.converts_f16
-    spec = replace(spec, along="cp" if spec.along == "cp" else "any")
-    return address_of(
-        r, f"rows apart {spec} {lane}", "row", RowsApart, lambda k, name: rows_apart(k, name, spec, lane, f16c=f16c)
-    )
 
 
 def _functions(r: Request, height: int, most: int) -> list[Address[RowsMultiply]]:
