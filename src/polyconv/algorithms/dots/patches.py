@@ -19,27 +19,30 @@ from typing import Any
 from polyconv.algorithms.dots.channel_blocks import (
     BLOCK_CYCLES,
     PANEL_SHARE,
-    ROWS,
     ChannelRun,
     ChannelWords,
+    RowsForm,
     only_sweep,
+    rows_of,
     stored_cycles,
+    tile_address,
     walked,
 )
 from polyconv.algorithms.dots.dense import LYING
 from polyconv.algorithms.dots.panel import DotPanel, pack, panel_common
 from polyconv.algorithms.dots.situations import (
+    arithmetic_of,
     channel_bytes,
     has_half_word,
-    narrow_arithmetic,
     padding_of,
-    refusal,
+    window_outputs,
+    windows,
     with_bias,
 )
-from polyconv.algorithms.dots.weights import run_weights
-from polyconv.algorithms.form import Form, Forms, Refusal
+from polyconv.algorithms.dots.weights import block_bytes, run_weights
+from polyconv.algorithms.form import Forms, Refusal
 from polyconv.algorithms.product.axes import folded_as_packed, is_inside, with_folded
-from polyconv.kernels.dots_patches import DotPatches, PatchWalk, dot_patches
+from polyconv.kernels.dots_pixels import DotPixels, PixelWalk
 from polyconv.kernels.isa import Arithmetic, lanes
 from polyconv.kernels.language import INT, Buffer, Module, Value
 from polyconv.kernels.layout import Move, MoveIn
@@ -87,7 +90,7 @@ _ALIGNED = 24
 class PatchRun(ChannelRun):
     """A run with its tiles: that of a whole one's pixels, and that of fewer."""
 
-    tiles: Functions[PatchWalk]
+    tiles: Functions[PixelWalk]
 
 
 class PatchesWords(ChannelWords):
@@ -140,17 +143,15 @@ def _row(k: Module, p: PatchesWords, item: Item, early: Value, source: Buffer, y
         pixels = k.minimum(tile.index + p.pixels, end) - at
         function = run.tiles.at(k.select(pixels.equals(p.pixels), k.constant(INT, 0), 1))
         pixel = at - early
-        k.call(function, PatchWalk(
+        k.call(function, PixelWalk(
             *walked(p, item, run, y + pixel * p.y_pixel, pixels),
-            source + pixel * p.pixel_bytes, p.places, patch, p.y_pixel,
+            source + pixel * p.pixel_bytes, p.places, patch, patch,
         ))  # fmt: skip
 
 
 def forms(s: Situation) -> Forms:
     """The form of a situation, or why there is none."""
-    if (reason := refusal(s)) is not None:
-        return reason
-    p, kind = s.problem, narrow_arithmetic(s)
+    p, kind = s.problem, arithmetic_of(s)
     if isinstance(sweep := only_sweep(s), Refusal):
         return sweep
     lies = p.x in LYING[kind.name] and (p.quantisation is None or kind.name == "u8s8")
@@ -161,42 +162,20 @@ def forms(s: Situation) -> Forms:
 
 
 @dataclass(frozen=True, slots=True)
-class PatchesForm(Form):
-    """Boxes of rows of outputs, whose tiles have a few vectors of pixels by some output channels.
+class PatchesForm(RowsForm):
+    """Boxes of rows; inputs may be read ``in_place``, where axes that lie together are one."""
 
-    Parameters
-    ----------
-    axes : Sweep
-        Those that lie together are one, where inputs are read in place.
-    kind : Arithmetic
-        How words are multiplied.
-    in_place : bool
-    box : tuple of int
-        Outputs of an item along every axis.
-    vectors : int
-        Of pixels of a tile.
-    """
-
-    axes: Sweep
-    kind: Arithmetic
     in_place: bool
-    box: tuple[int, ...]
-    vectors: int
-
-    @property
-    def arithmetic(self) -> str:
-        """Bytes by bytes, or pairs of 16 bits."""
-        return self.kind.name
 
     @property
     def scheme(self) -> str:
         """The order in which products are summed, where it is not tap by tap."""
-        return "channel by channel" if any(axis.taps > 1 for axis in self.axes) else ""
+        return "channel by channel" if any(axis.taps > 1 for axis in self.sweep) else ""
 
     @property
     def entries(self) -> int:
         """Entries of a window."""
-        return self.s.problem.c // self.s.problem.groups * math.prod(axis.taps for axis in self.axes)
+        return self.s.problem.c // self.s.problem.groups * math.prod(axis.taps for axis in self.sweep)
 
     @property
     def words(self) -> int:
@@ -206,12 +185,12 @@ class PatchesForm(Form):
     @property
     def held(self) -> tuple[Lines, ...]:
         """Lines that a box needs; along the last axis pixels."""
-        return _held(self.axes, self.box)
+        return _held(self.sweep, self.box)
 
     @property
     def patch(self) -> int:
         """Where a tile's words lie in the workspace."""
-        panel = 0 if self.in_place else _panel(self.s, self.kind, self.axes, self.box)[2]
+        panel = 0 if self.in_place else _panel(self.s, self.kind, self.sweep, self.box)[2]
         return header_bytes(len(self.box)) + panel
 
     @property
@@ -221,15 +200,16 @@ class PatchesForm(Form):
 
     def cost(self) -> dict[str, float]:
         """Cycles: the products, what follows sums, and copying lines."""
-        s, p, count = self.s, self.s.problem, box_count(self.axes, self.box)
-        rates, rows = s.rates(self.kind), math.prod(axis.out for axis in self.axes[:-1])
+        s, p, count = self.s, self.s.problem, box_count(self.sweep, self.box)
+        rates, rows = s.rates(self.kind), math.prod(axis.out for axis in self.sweep[:-1])
         stored = stored_cycles(s, pairs=True)
         of_tile = self.words * self.vectors * _WOVEN
-        for outputs, blocks in near_equal_sizes(p.m // p.groups, ROWS[self.vectors]):
-            loads = (outputs + self.vectors + 1) / rates.loads
-            of_word = max(outputs * self.vectors / rates.multiply_adds, loads, rates.latency)
+        for outputs, blocks in near_equal_sizes(p.m // p.groups, rows_of(s, self.vectors)):
+            all_rows = outputs + window_outputs(s)
+            loads = (all_rows + self.vectors + 1) / rates.loads
+            of_word = max(all_rows * self.vectors / rates.multiply_adds, loads, rates.latency)
             of_tile += blocks * (self.words * of_word + outputs * (stored * self.vectors + _ROW_CYCLES) + BLOCK_CYCLES)
-        tiles = rows * -(-self.axes[-1].out // (self.vectors * lanes(s.target, self.kind)))
+        tiles = rows * -(-self.sweep[-1].out // (self.vectors * lanes(s.target, self.kind)))
         read = count * math.prod(h.count for h in self.held) * p.c * p.x_dtype.itemsize
         moves = far_cycles(s, read)
         if not self.in_place:
@@ -240,16 +220,13 @@ class PatchesForm(Form):
 
     def choices(self) -> dict[str, object]:
         """Sizes of boxes and tiles, and what tiles read."""
-        return {
-            "box": self.box, "tile": f"{ROWS[self.vectors]} channels x {self.vectors} vectors of pixels",
-            "reads": "the input" if self.in_place else "a padded copy",
-        }  # fmt: skip
+        return {**super(PatchesForm, self).choices(), "reads": "the input" if self.in_place else "a padded copy"}
 
     def build(self, r: Request) -> Program:
         """Program of a request."""
         (sweep,) = sweeps(r.problem)
         folded, axes = with_folded(r, sweep) if self.in_place and _folds(sweep) else (r, sweep)
-        if self.in_place and (axes != self.axes or folded.x.spatial[-1] != r.x.itemsize):
+        if self.in_place and (axes != self.sweep or folded.x.spatial[-1] != r.x.itemsize):
             return _form(self.s, self.kind, sweep, self.vectors, in_place=False).build(r)
         keep: list[Any] = []
         step = _step(r, folded, self, keep)
@@ -265,12 +242,12 @@ def _form(s: Situation, kind: Arithmetic, axes: Sweep, vectors: int, *, in_place
     """The form of tiles of so many vectors."""
     unit, extents = vectors * lanes(s.target, kind), [max(1, axis.out) for axis in axes]
     if in_place:
-        return PatchesForm(s, axes, kind, True, _cut(s, extents, unit, s.near(_MOST_TILES)), vectors)
+        return PatchesForm(s, axes, kind, _cut(s, extents, unit, s.near(_MOST_TILES)), vectors, True)
     budget = s.budget(s.profile.cache("l2", PANEL_SHARE))
     box = boxes(_cut(s, extents, unit, math.prod(extents)), lambda box: _panel(s, kind, axes, box)[2], budget)
     if box[-1] < extents[-1]:
         box = (*box[:-1], max(1, box[-1] // unit) * unit)
-    return PatchesForm(s, axes, kind, False, box, vectors)
+    return PatchesForm(s, axes, kind, box, vectors, False)
 
 
 def _cut(s: Situation, extents: list[int], unit: int, most: int) -> tuple[int, ...]:
@@ -301,17 +278,17 @@ def _panel(s: Situation, kind: Arithmetic, axes: Sweep, box: tuple[int, ...]) ->
 
 def _step(given: Request, r: Request, form: PatchesForm, keep: list[Any]) -> Step:
     """The step of a request whose axes lie as the form takes them; weights are those of the request as given."""
-    p, kind, (*_, last), padding = r.problem, form.kind, form.axes, padding_of(r)
+    p, kind, (*_, last), padding = r.problem, form.kind, form.sweep, padding_of(r)
     group_in, group_out, size = p.c // p.groups, p.m // p.groups, channel_bytes(kind)
     (sweep,) = sweeps(p)
     w = given.weights(sweep)
     r = with_bias(r, w, padding)
     entries = w.reshape(*w.shape[:2], form.entries, 1)
-    parts = near_equal_sizes(group_out, ROWS[form.vectors])
-    line, plane, _ = _panel(r.situation, kind, form.axes, form.box)
-    whole = (p.n or 0) * p.groups * box_count(form.axes, form.box)
+    parts = near_equal_sizes(group_out, rows_of(r.situation, form.vectors))
+    line, plane, _ = _panel(r.situation, kind, form.sweep, form.box)
+    whole = (p.n or 0) * p.groups * box_count(form.sweep, form.box)
     splits = thread_parts(r.situation.threads, whole, sum(blocks for _, blocks in parts), _REPEATED)
-    common, items = boxed_words(r, form.axes, form.box, form.held, splits, panel=header_bytes(len(form.axes)))
+    common, items = boxed_words(r, form.sweep, form.box, form.held, splits, panel=header_bytes(len(form.sweep)))
     pixel = r.x.itemsize if form.in_place else size
     runs, tile = _runs(r, form, parts, splits), form.vectors * lanes(r.target, kind)
     aligns = form.in_place and form.entries > group_out and r.x.c % _LINE == 0 and last.out > _ALIGNED * tile
@@ -327,7 +304,7 @@ def _step(given: Request, r: Request, form: PatchesForm, keep: list[Any]) -> Ste
         places=words(_places(r, form, line, plane)), pixel_bytes=pixel,
         weights=r.packed(("dots_patches", kind.name, form.vectors, taps_of(sweep)),
                          lambda: run_weights(r, entries, parts)),
-        w_group=group_out * form.words * kind.bytes, outputs=group_out, runs=runs,
+        w_group=sum(blocks * block_bytes(r, rows, form.words) for rows, blocks in parts), outputs=group_out, runs=runs,
         run_words=counted_words(PatchRun, runs), tables=epilogue_tables(r), y_pixel=r.y.spatial[-1],
     )  # fmt: skip
     address = address_of(r, "dot patches", "patches", Driver, lambda k, name: driver(k, name, r.target.vector_bytes))
@@ -345,8 +322,8 @@ def _places(r: Request, form: PatchesForm, line: int, plane: int) -> list[int]:
 
     In the input as it lies, or in a panel of such lines and planes.
     """
-    taps, last = [0], form.axes[-1]
-    for axis, h, stride in zip(form.axes[:-1], form.held[:-1], r.x.spatial[:-1], strict=True):
+    taps, last = [0], form.sweep[-1]
+    for axis, h, stride in zip(form.sweep[:-1], form.held[:-1], r.x.spatial[:-1], strict=True):
         if form.in_place:
             taps = [at + t * axis.dilation * stride for at in taps for t in range(axis.taps)]
         else:
@@ -361,25 +338,18 @@ def _places(r: Request, form: PatchesForm, line: int, plane: int) -> list[int]:
 
 def _runs(r: Request, form: PatchesForm, parts: list[tuple[int, int]], splits: int) -> list[list[PatchRun]]:
     """Blocks of output channels of every item of a box, with their tiles: the first block of each weaves."""
-    plain = DotPatches(r.arith.name, r.problem.y, r.epilogue, weaves=False, apart=r.y.spatial[-1] != r.y.itemsize)
-    weaving = replace(plain, weaves=True, half=has_half_word(form.kind, form.entries))
+    plain = DotPixels(
+        r.arith.name, r.problem.y, r.epilogue, windows(r), patch="held", apart=r.y.spatial[-1] != r.y.itemsize
+    )
+    weaving = replace(plain, patch="woven", half=has_half_word(form.kind, form.entries))
     every = [outputs for outputs, blocks in parts for _ in range(blocks)]
-    found, channel = [], 0
+    found, channel, before = [], 0, 0
     for first, size in near_equal(len(every), -(-len(every) // splits)):
         runs, (woven, *others) = [], every[first : first + size]
         alike = [(outputs, len(list(same))) for outputs, same in itertools.groupby(others)]
         for spec, outputs, blocks in ((weaving, woven, 1), *((plain, *some) for some in alike)):
-            tiles = [_tile(r, replace(spec, edge=edge), outputs, form.vectors) for edge in (False, True)]
-            runs.append(PatchRun(channel, blocks, channel * form.words * form.kind.bytes, tiles))
-            channel += outputs * blocks
+            tiles = [tile_address(r, replace(spec, edge=edge), outputs, form.vectors) for edge in (False, True)]
+            runs.append(PatchRun(channel, blocks, before, tiles))
+            channel, before = channel + outputs * blocks, before + blocks * block_bytes(r, outputs, form.words)
         found.append(runs)
     return found
-
-
-def _tile(r: Request, spec: DotPatches, rows: int, vectors: int) -> Address[PatchWalk]:
-    """Address of a tile."""
-
-    def make(k: Module, name: str) -> None:
-        dot_patches(k, name, spec, lanes(r.target, r.arith), rows, vectors)
-
-    return address_of(r, f"{spec} {rows}x{vectors}", "patches", PatchWalk, make)

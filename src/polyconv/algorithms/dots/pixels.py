@@ -25,8 +25,11 @@ from polyconv.algorithms.dots.channel_blocks import (
     ROWS,
     ChannelRun,
     ChannelWords,
+    RowsForm,
     only_sweep,
+    rows_of,
     stored_cycles,
+    tile_address,
     walked,
 )
 from polyconv.algorithms.dots.dense import DenseForm
@@ -37,14 +40,13 @@ from polyconv.algorithms.dots.situations import (
     channel_bytes,
     has_half_word,
     padding_of,
-    refusal,
     window_outputs,
     windows,
     with_bias,
 )
-from polyconv.algorithms.dots.weights import run_weights
-from polyconv.algorithms.form import Form, Forms, Refusal
-from polyconv.kernels.dots_pixels import DotPixels, PixelWalk, dot_pixels, stored_together
+from polyconv.algorithms.dots.weights import block_bytes, run_weights
+from polyconv.algorithms.form import Forms, Refusal
+from polyconv.kernels.dots_pixels import DotPixels, PixelWalk, stored_together
 from polyconv.kernels.isa import Arithmetic, lanes
 from polyconv.kernels.language import INT, Module, vector
 from polyconv.kernels.layout import Move, MoveIn
@@ -60,8 +62,6 @@ from polyconv.lowering.traffic import far_cycles
 
 __all__ = ["PixelsForm", "forms"]
 
-_SUMS = 24
-"""Sums of a tile."""
 _MANY = 6
 """Output channels from which on tiles have at least so many: else they read pixels so often that these come from the
 second-level cache (256 channels, 14x14: twice as slow on Zen 5)."""
@@ -116,14 +116,12 @@ def driver(k: Module, name: str, vector_bytes: int) -> None:
             first = tile.first
             k.call(tile.function, PixelWalk(
                 *walked(p, item, run, frame.y + (y + first * p.y_pixel), pixels - first),
-                panel + tile.place, p.offsets, tile.gaps,
+                panel + tile.place, p.offsets, tile.gaps, panel,
             ))  # fmt: skip
 
 
 def forms(s: Situation) -> Forms:
     """The form of a situation, or why there is none."""
-    if (reason := refusal(s)) is not None:
-        return reason
     p, kind = s.problem, arithmetic_of(s)
     if isinstance(sweep := only_sweep(s), Refusal):
         return sweep
@@ -133,29 +131,8 @@ def forms(s: Situation) -> Forms:
 
 
 @dataclass(frozen=True, slots=True)
-class PixelsForm(Form):
-    """Boxes of outputs, whose tiles have a few vectors of pixels by some output channels.
-
-    Parameters
-    ----------
-    sweep : Sweep
-    kind : Arithmetic
-        How words are multiplied.
-    box : tuple of int
-        Outputs of an item along every axis.
-    vectors : int
-        Most vectors of pixels of a tile.
-    """
-
-    sweep: Sweep
-    kind: Arithmetic
-    box: tuple[int, ...]
-    vectors: int
-
-    @property
-    def arithmetic(self) -> str:
-        """Bytes by bytes, or pairs of 16 bits."""
-        return self.kind.name
+class PixelsForm(RowsForm):
+    """Boxes whose inputs are planes of words."""
 
     @property
     def panel(self) -> Planes:
@@ -185,10 +162,6 @@ class PixelsForm(Form):
             "moves": (woven * items * p.groups + far_cycles(s, read)) * (p.n or 0),
         }
 
-    def choices(self) -> dict[str, object]:
-        """Sizes of boxes and tiles."""
-        return {"box": self.box, "tile": f"{_rows(self.s, self.vectors)} channels x {self.vectors} vectors of pixels"}
-
     def build(self, r: Request) -> Program:
         """Program of a request."""
         if r.y.spatial[-1] != r.y.itemsize or not rows_follow(r, self.sweep):
@@ -210,15 +183,9 @@ def _form(s: Situation, sweep: Sweep) -> PixelsForm:
         box = (*box[:cut], max(1, part), *box[cut + 1 :])
     panel = Planes.of(s, kind, sweep, box, max(ROWS))
     taps = math.prod(axis.taps for axis in sweep)
-    wide = [vectors for vectors in ROWS if _rows(s, vectors) >= min(p.m // p.groups, _MANY)]
+    wide = [vectors for vectors in ROWS if rows_of(s, vectors) >= min(p.m // p.groups, _MANY)]
     vectors = min(wide, key=lambda most: s.price(("vectors", most), _product_cycles(s, kind, panel, taps, most)))
     return PixelsForm(s, sweep, kind, box, vectors)
-
-
-def _rows(s: Situation, vectors: int) -> int:
-    """Most output channels of a tile; sums of windows take registers of their own."""
-    beside = window_outputs(s)
-    return max(1, _SUMS // vectors - beside) if beside else ROWS[vectors]
 
 
 def _product_cycles(s: Situation, kind: Arithmetic, panel: Planes, taps: int, most: int) -> float:
@@ -231,7 +198,7 @@ def _product_cycles(s: Situation, kind: Arithmetic, panel: Planes, taps: int, mo
     for vectors, tiles in near_equal_sizes(-(-pixels // lane), most):
         read = lines_read * vectors * crossing * s.target.vector_bytes
         slower = _AFAR if read > s.profile.cache("l1", 1) else 1.0
-        for rows, blocks in near_equal_sizes(s.problem.m // s.problem.groups, _rows(s, most)):
+        for rows, blocks in near_equal_sizes(s.problem.m // s.problem.groups, rows_of(s, most)):
             all_rows = rows + window_outputs(s)
             loads = (all_rows + vectors * crossing + 1) / rates.loads
             of_word = max(all_rows * vectors / rates.multiply_adds, loads, rates.latency) * slower
@@ -246,15 +213,14 @@ def _step(r: Request, form: PixelsForm, keep: list[Any]) -> Step:
     r = with_bias(r, w, padding)
     common, items = boxed_words(r, sweep, form.box, panel.held, panel=header_bytes(len(sweep)))
     steps = panel.words * form.taps
-    parts = near_equal_sizes(group_out, _rows(r.situation, form.vectors))
+    parts = near_equal_sizes(group_out, rows_of(r.situation, form.vectors))
     cut = tuple(axis.out % b or b for axis, b in zip(sweep, form.box, strict=True))
     whole_tiles, cut_tiles = _parts(r, form, form.box), _parts(r, form, cut) if cut != form.box else []
     runs, channel, before = [], 0, 0
-    beside, factors = window_outputs(r.situation), windows(r) == "each"
     for rows, blocks in parts:
         runs.append(PixelRun(channel, blocks, before, _tiles(r, form, rows, [*whole_tiles, *cut_tiles])))
         channel += rows * blocks
-        before += blocks * ((rows + beside) * steps + factors * rows) * kind.bytes
+        before += blocks * block_bytes(r, rows, steps)
     size = channel_bytes(kind)
     values = PixelWords(
         common=panel_common(r, common, last.stride),
@@ -295,7 +261,7 @@ class Part:
 
 def _spec(r: Request, form: PixelsForm) -> DotPixels:
     """The kind of tile of a request."""
-    return DotPixels(r.arith.name, r.problem.y, r.epilogue, form.panel.has_gaps, r.target.vbmi2, windows(r))
+    return DotPixels(r.arith.name, r.problem.y, r.epilogue, windows(r), form.panel.has_gaps, r.target.vbmi2)
 
 
 def _parts(r: Request, form: PixelsForm, extents: tuple[int, ...]) -> list[Part]:
@@ -331,12 +297,7 @@ def _with_gaps(places: NDArray[np.int64], first: int, count: int, stored: int, i
 def _tiles(r: Request, form: PixelsForm, rows: int, parts: list[Part]) -> list[PixelTile]:
     """The tiles of blocks of so many output channels."""
     spec = _spec(r, form)
-    functions: dict[int, Address[PixelWalk]] = {}
-    for vectors in sorted({part.vectors for part in parts}):
-        def make(k: Module, name: str, vectors: int = vectors) -> None:
-            dot_pixels(k, name, spec, lanes(r.target, r.arith), rows, vectors)
-
-        functions[vectors] = address_of(r, f"{spec} {rows}x{vectors}", "tile", PixelWalk, make)
+    functions = {vectors: tile_address(r, spec, rows, vectors) for vectors in sorted({part.vectors for part in parts})}
     return [
         PixelTile(part.first, part.place * r.arith.bytes, part.gaps, functions[part.vectors]) for part in parts
     ]  # fmt: skip
