@@ -83,7 +83,7 @@ class DotPixels:
     patch : str
         ``woven``: it weaves the words of a patch; ``held``: it loads them; empty: words lie in planes.
     edge : bool
-        Whether the tile of a patch may have fewer pixels than its vectors.
+        Whether the tile of a patch without gaps may have fewer pixels than its vectors.
     half : bool
         Whether the second entry of the last word is none: it counts as 0.
     apart : bool
@@ -194,10 +194,10 @@ def _unpacked(k: Module, a: Value, b: Value) -> list[Value]:
 
 
 def stored_together(spec: DotPixels, kind: Type) -> int:
-    """Vectors of sums whose results are stored at once: as bytes several, unless the CPU cannot close their gaps."""
+    """Vectors of sums whose results are stored at once: several, if narrow, and the CPU can close their gaps."""
     if is_packed(kind, spec.target, spec.epilogue):
         return PACKED if spec.vbmi2 or not spec.gaps else 1
-    return 2 if rounds_pairs(kind, spec.target, spec.epilogue) and not spec.gaps else 1
+    return 2 if rounds_pairs(kind, spec.target, spec.epilogue) and (spec.vbmi2 or not spec.gaps) else 1
 
 
 def _stores(k: Module, spec: DotPixels, g: PixelWalk, kind: Type, vectors: int
@@ -239,15 +239,15 @@ def _finished(k: Module, spec: DotPixels, g: PixelWalk, sums: list[Value], bias:
               ) -> list[Value]:  # fmt: skip
     """Vectors of results of a channel, in the order of their pixels; in sums of integers its bias is."""
     kind = sums[0].type
-    if stored_together(spec, kind) < PACKED:
-        if spec.gaps:
-            sums = [_closed(k, g, number, value) for number, value in enumerate(sums)]
-        found = finished_sums(k, spec.target, spec.epilogue, sums, bias, scale, g.y, g.constants, apart=spec.gaps)
-        if not spec.patch:
-            return found
-        whole, each = k.joined(found), _VECTOR // DTYPES[spec.target].itemsize
-        order = [v * kind.lanes + lane for v, lane in _order(spec, len(sums), kind.lanes)]
-        return [k.shuffle(whole, whole, order[first : first + each]) for first in range(0, len(order), each)]
+    if (together := stored_together(spec, kind)) < PACKED:
+        early = spec.gaps and together == 1
+        if early:
+            ordered = _ordered(k, spec, sums, kind, kind.lanes)
+            sums = [_closed(k, g, number, value) for number, value in enumerate(ordered)]
+        found = finished_sums(k, spec.target, spec.epilogue, sums, bias, scale, g.y, g.constants, apart=together == 1)
+        if not early:
+            found = _ordered(k, spec, found, kind, _VECTOR // DTYPES[spec.target].itemsize)
+        return [_closed(k, g, number, value) for number, value in enumerate(found)] if spec.gaps > early else found
     factor, found = k.broadcast(kind.of("float"), scale), []
     for first in range(0, len(sums), PACKED):
         some = sums[first : first + PACKED]
@@ -256,6 +256,15 @@ def _finished(k: Module, spec: DotPixels, g: PixelWalk, sums: list[Value], bias:
         order = [packed_place(v, lane) for v, lane in _order(spec, count, kind.lanes)]
         found.append(packed if order == list(range(packed.type.lanes)) else k.shuffle(packed, packed, order))
     return [_closed(k, g, number, value) for number, value in enumerate(found)] if spec.gaps else found
+
+
+def _ordered(k: Module, spec: DotPixels, values: list[Value], kind: Type, each: int) -> list[Value]:
+    """Vectors of sums, or of results of some of these each, as so many pixels in their order."""
+    if not spec.patch:
+        return values
+    whole = k.joined(values)
+    order = [v * kind.lanes + lane for v, lane in _order(spec, whole.type.lanes // kind.lanes, kind.lanes)]
+    return [k.shuffle(whole, whole, order[first : first + each]) for first in range(0, len(order), each)]
 
 
 def _order(spec: DotPixels, vectors: int, lanes: int) -> list[tuple[int, int]]:

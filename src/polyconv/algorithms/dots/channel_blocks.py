@@ -20,21 +20,23 @@ from polyconv.lowering.situation import Situation
 from polyconv.lowering.sweep import Sweep, sweeps
 
 __all__ = [
-    "BLOCK_CYCLES", "PANEL_SHARE", "ROWS", "ChannelRun", "ChannelWords", "RowsForm", "only_sweep", "rows_of",
-    "stored_cycles", "tile_address", "walked",
+    "BLOCK_CYCLES", "PANEL_SHARE", "PATCHES", "ROWS", "ChannelRun", "ChannelWords", "RowsForm", "only_sweep",
+    "patch_scheme", "rows_of", "stored_cycles", "tile_address", "walked",
 ]  # fmt: skip
 
 ROWS = {12: 1, 8: 2, 6: 4, 4: 6, 3: 8, 2: 12, 1: 24}
 """Output channels of a tile by its vectors of pixels: sums, pixels and a weight fit 32 registers."""
+PATCHES = (4, 2)
+"""Vectors of a tile that weaves: words of four bytes or two numbers come from as many, or twice as many."""
 _SUMS = 24
 """Sums of a tile."""
 PANEL_SHARE = 3 / 16
 """Of a second-level cache, for the inputs of a box: measured on Zen 5, 3 % slower with half or twice as much."""
 BLOCK_CYCLES = 8.0
 """Cycles of a block of output channels, beside its products and results.  Measured on Zen 5, as what follows."""
-_STORED, _PAIRED, _PACKED, _CLOSED, _PACKED_CLOSED = 1.7, 0.5, 1.0, 4.0, 2.0
-"""Cycles of what follows a vector of sums: one by one, rounded to bf16 in pairs, or packed to bytes; then with gaps to
-close, one by one or packed."""
+_STORED, _PAIRED, _PACKED = (1.7, 4.0), (0.5, 1.5), (1.0, 2.0)
+"""Cycles of what follows a vector of sums, without gaps to close and with them: one by one, rounded to bf16 in pairs,
+or packed to bytes."""
 
 
 def only_sweep(s: Situation) -> Sweep | Refusal:
@@ -53,13 +55,16 @@ def only_sweep(s: Situation) -> Sweep | Refusal:
     return sweep
 
 
-def stored_cycles(s: Situation, *, gaps: bool = False, pairs: bool = False) -> float:
-    """Cycles of what follows a vector of sums, between which there may be gaps; bf16 may be rounded in pairs."""
-    if gaps:
-        return _PACKED_CLOSED if packs_results(s) and s.target.vbmi2 else _CLOSED
-    if packs_results(s):
-        return _PACKED
-    return _PAIRED if pairs and s.problem.y == "bf16" else _STORED
+def stored_cycles(s: Situation, *, gaps: bool = False) -> float:
+    """Cycles of what follows a vector of sums, between which there may be gaps."""
+    if gaps and not s.target.vbmi2:
+        return _STORED[gaps]
+    return (_PACKED if packs_results(s) else _PAIRED if s.problem.y == "bf16" else _STORED)[gaps]
+
+
+def patch_scheme(sweep: Sweep) -> str:
+    """The order in which products of a patch are summed, where it is not tap by tap."""
+    return "channel by channel" if any(axis.taps > 1 for axis in sweep) else ""
 
 
 def rows_of(s: Situation, vectors: int) -> int:

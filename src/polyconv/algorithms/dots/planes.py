@@ -1,4 +1,4 @@
-"""Planes of words of a box's inputs, in which every tap meets words that follow each other from line to line.
+"""Planes of a box's inputs, words or channels, in which what taps meet follows each other from line to line.
 
 It knows where words lie, and must not know what tiles make of them.
 """
@@ -23,7 +23,7 @@ __all__ = ["Planes"]
 
 @dataclass(frozen=True, slots=True)
 class Planes:
-    """Planes of words of a box's inputs.
+    """Planes of words of a box's inputs, or of channels that are woven to words later.
 
     Runs of pixels of a line, whose residues modulo the stride differ, lie apart: each plane has all lines of the first
     run, a ``pitch`` of pixels from one to the next, then those of the second.
@@ -35,7 +35,9 @@ class Planes:
     held : tuple of Lines
         Lines of every axis; those of the last one are pixels of a plane.
     pitch : int
-    words : int
+    pixel_bytes : int
+        Of a word or a channel.
+    count : int
         Planes.
     plane_bytes : int
         An odd number of cache lines, and room to read and write more.
@@ -46,23 +48,28 @@ class Planes:
     box: tuple[int, ...]
     held: tuple[Lines, ...]
     pitch: int
-    words: int
+    pixel_bytes: int
+    count: int
     plane_bytes: int
     size: int
 
     @classmethod
-    def of(cls, s: Situation, kind: Arithmetic, sweep: Sweep, box: tuple[int, ...], behind: int) -> Self:
-        """Those of a box, behind which tiles read up to so many vectors."""
+    def of(cls, s: Situation, kind: Arithmetic, sweep: Sweep, box: tuple[int, ...], behind: int, *, woven: bool
+           ) -> Self:  # fmt: skip
+        """Those of a box, behind which tiles read up to so many vectors; of channels, if these are ``woven`` later."""
+        together = 1 if woven else kind.channels
+        pixel = kind.bytes // kind.channels * together
         *outer, last = (lines(axis, b) for axis, b in zip(sweep, box, strict=True))
         pitch = max(count for _, count, _ in last.runs)
-        apart = math.prod(h.count for h in outer) * pitch + s.target.vector_bytes // kind.bytes
+        apart = math.prod(h.count for h in outer) * pitch + s.target.vector_bytes // pixel
         runs = tuple((number * apart, count, position) for number, (_, count, position) in enumerate(last.runs))
         begins = [first for first, _, _ in last.runs]
         start = [(bisect.bisect(begins, at) - 1, at) for at in last.start]
         spread = replace(last, runs=runs, start=tuple(n * apart + at - begins[n] for n, at in start))
-        plane = (-(-(len(runs) * apart * kind.bytes) // 64) | 1) * 64 + 64
-        words = -(-(s.problem.c // s.problem.groups) // kind.channels)
-        return cls(box, (*outer, spread), pitch, words, plane, plane * words + behind * s.target.vector_bytes)
+        plane = (-(-(len(runs) * apart * pixel) // 64) | 1) * 64 + 64
+        count = -(-(s.problem.c // s.problem.groups) // together)
+        size = plane * count + behind * s.target.vector_bytes
+        return cls(box, (*outer, spread), pitch, pixel, count, plane, size)
 
     @property
     def lines(self) -> int:
