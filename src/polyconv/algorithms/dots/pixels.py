@@ -72,7 +72,7 @@ _AFAR = 1.1
 """How much longer tiles take that read more words than a first-level cache holds: 8 and 10 % in two layers on Zen 5."""
 _ROW_CYCLES, _WOVEN_ROW_CYCLES = 2.5, 1.0
 """Cycles of a row of sums besides, and of one of a patch."""
-_LINE_CYCLES, _LINE_BYTES = 80.0, 28
+_LINE_CYCLES, _LINE_BYTES = 45.0, 28
 """Cycles of copying a line of a channel, or each residue modulo the stride of one, and bytes that then come in one."""
 _WOVEN = 1.0
 """Cycles that weaving a vector of words takes beside its products."""
@@ -227,7 +227,9 @@ def _product_cycles(form: PixelsForm) -> float:
     """Cycles of a box's tiles: products or loads, what follows sums, and weaving those of a patch."""
     s, kind, panel, steps, most = form.s, form.kind, form.panel, form.words, form.vectors
     rates, total, lane = s.rates(kind), 0.0, lanes(s.target, kind)
-    of_vector, of_row = stored_cycles(s, gaps=panel.has_gaps), _WOVEN_ROW_CYCLES if form.woven else _ROW_CYCLES
+    within = min(1.0, max(0, form.box[-1] - most * lane + 1) / panel.pitch) if panel.has_gaps else 1.0
+    of_vector = within * stored_cycles(s) + (1 - within) * stored_cycles(s, gaps=True)
+    of_row = _WOVEN_ROW_CYCLES if form.woven else _ROW_CYCLES
     crossing = _CROSSING if form.taps > 1 and not form.woven else 1.0
     lines_read = panel.count * len(panel.held[-1].runs) * math.prod(len(h.start) for h in panel.held[:-1])
     stretches, pixels = panel.stretches(most * lane)
@@ -303,6 +305,10 @@ class Part:
     vectors: int
     gaps: NDArray[np.int64]
 
+    def is_whole(self, lanes: int) -> bool:
+        """Whether all lanes of its vectors have results."""
+        return int(self.gaps[:, 1].sum()) == self.vectors * lanes
+
 
 def _spec(r: Request, form: PixelsForm) -> DotPixels:
     """The kind of tile of a request."""
@@ -357,10 +363,12 @@ def _runs(parts: list[tuple[int, int]], spec: DotPixels, *, half: bool) -> list[
 
 
 def _tiles(r: Request, form: PixelsForm, rows: int, spec: DotPixels, parts: list[Part]) -> list[PixelTile]:
-    """The tiles of blocks of so many output channels."""
-    functions = {vectors: tile_address(r, spec, rows, vectors) for vectors in sorted({part.vectors for part in parts})}
+    """The tiles of blocks of so many output channels: those within a line close no gaps."""
+    kinds = [(part.vectors, spec.gaps and not part.is_whole(lanes(r.target, r.arith))) for part in parts]
+    functions = {kind: tile_address(r, replace(spec, gaps=kind[1]), rows, kind[0]) for kind in sorted({*kinds})}
     size = form.panel.pixel_bytes
-    return [PixelTile(part.first, part.place * size, part.gaps, functions[part.vectors]) for part in parts]
+    return [PixelTile(part.first, part.place * size, part.gaps, functions[kind])
+            for part, kind in zip(parts, kinds, strict=True)]  # fmt: skip
 
 
 def _move_in(r: Request, last: Axis, *, woven: bool) -> Address[MoveIn]:
