@@ -73,9 +73,9 @@ _AFAR = 1.1
 _ROW_CYCLES, _WOVEN_ROW_CYCLES = 2.5, 1.0
 """Cycles of a row of sums besides, and of one of a patch."""
 _LINE_CYCLES, _LINE_BYTES = 45.0, 28
-"""Cycles of copying a line of a channel, or each residue modulo the stride of one, and bytes that then come in one."""
-_WOVEN = 1.0
-"""Cycles that weaving a vector of words takes beside its products."""
+"""Cycles of copying a line of a channel, or each residue modulo the stride of one, and bytes that then pass in one."""
+_WOVEN = 2.5
+"""Cycles that weaving a vector of words from a panel takes: nearly all loads cross a cache line."""
 
 
 class PixelTile(Record):
@@ -181,7 +181,7 @@ class PixelsForm(RowsForm):
         items = outputs / max(1, math.prod(self.box))
         runs = [count for _, count, _ in panel.held[-1].runs]
         if self.woven:
-            of_lines = sum(_LINE_CYCLES + count * panel.pixel_bytes / _LINE_BYTES for count in runs)
+            of_lines = sum(_LINE_CYCLES + count * panel.pixel_bytes * stride / _LINE_BYTES for count in runs)
             moved = 300.0 + panel.lines * panel.count * of_lines
         else:
             moved = sum(weaving_cycles(s, panel.held, count, p.c // p.groups, stride) for count in runs)
