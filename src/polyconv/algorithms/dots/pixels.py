@@ -47,11 +47,11 @@ from polyconv.algorithms.dots.situations import (
 )
 from polyconv.algorithms.dots.weights import block_bytes, run_weights
 from polyconv.algorithms.form import Forms, Refusal
-from polyconv.kernels.dots_pixels import DotPixels, PixelWalk, stored_together
+from polyconv.kernels.dots_pixels import GAP_WORDS, DotPixels, PixelWalk, stored_together
 from polyconv.kernels.isa import lanes
 from polyconv.kernels.language import INT, Module, vector
 from polyconv.kernels.layout import Move, MoveIn
-from polyconv.kernels.record import Function, Memory, Record, Table, Word, filled, words
+from polyconv.kernels.record import Functions, Memory, Record, Table, Word, filled, words
 from polyconv.kernels.signature import Address
 from polyconv.lowering.boxes import boxed_words, boxes, near_equal, near_equal_sizes, rows_follow
 from polyconv.lowering.moves import along_in, move_in_address, words_in_address
@@ -68,6 +68,8 @@ _MANY = 6
 second-level cache (256 channels, 14x14: twice as slow on Zen 5)."""
 _CROSSING = 1.9
 """Loads as which one counts that begins anywhere: nearly all cross a cache line."""
+_MOST_PIXELS = 8192
+"""Of a box: a program has the tiles of one, which take 2 us each to prepare."""
 _AFAR = 1.1
 """How much longer tiles take that read more words than a first-level cache holds: 8 and 10 % in two layers on Zen 5."""
 _ROW_CYCLES, _WOVEN_ROW_CYCLES = 2.5, 1.0
@@ -79,25 +81,30 @@ _WOVEN = 2.5
 
 
 class PixelTile(Record):
-    """A tile of a box: its first pixel and where that lies in the panel, the words of its gaps, and its function."""
+    """A tile of a box: its first pixel, the bytes of the panel and of ``gaps`` before its own, and its kind."""
 
     first: Word
     place: Word
-    gaps: Memory
-    function: Function[PixelWalk]
+    gaps: Word
+    kind: Word
 
 
 class PixelRun(ChannelRun):
-    """A run with its tiles: those of a whole box come before those of the last one, which may be cut short."""
+    """A run with its functions, one of each kind of tile."""
 
-    tiles: Table[PixelTile]
+    functions: Functions[PixelWalk]
 
 
 class PixelWords(ChannelWords):
-    """The driver's words: of a whole box ``box_pixels``, in ``box_tiles``; of the last one so many in ``cut_tiles``."""
+    """The driver's words: a whole box has ``box_pixels`` in ``box_tiles``.
+
+    The last one, which may be cut short, has so many in ``cut_tiles``, which follow those.
+    """
 
     panel: DotPanel
     patch: Word
+    tiles: Table[PixelTile]
+    gaps: Memory
     box_pixels: Word
     box_tiles: Word
     cut_tiles: Word
@@ -120,11 +127,11 @@ def driver(k: Module, name: str, vector_bytes: int) -> None:
         _, y, _ = row_place(k, c, item, k.constant(INT, 0))
         with k.loop(0, k.select(is_whole, p.box_tiles, p.cut_tiles)) as number, k.loop(0, p.run_count) as each:
             run = p.runs.at(each.index)
-            tile = run.tiles.at(first_tile + number.index)
+            tile = p.tiles.at(first_tile + number.index)
             first = tile.first
-            k.call(tile.function, PixelWalk(
+            k.call(run.functions.at(tile.kind), PixelWalk(
                 *walked(p, item, run, frame.y + (y + first * p.y_pixel), pixels - first),
-                panel + tile.place, p.offsets, tile.gaps, given.workspace + p.patch,
+                panel + tile.place, p.offsets, p.gaps + tile.gaps, given.workspace + p.patch,
             ))  # fmt: skip
 
 
@@ -185,7 +192,7 @@ class PixelsForm(RowsForm):
             moved = 300.0 + panel.lines * panel.count * of_lines
         else:
             moved = sum(weaving_cycles(s, panel.held, count, p.c // p.groups, stride) for count in runs)
-        read = items * panel.lines * sum(runs) * p.c
+        read = items * panel.lines * sum(runs) * p.c * p.x_dtype.itemsize
         return {
             "products": _product_cycles(self) * items * p.groups * (p.n or 0),
             "moves": (moved * items * p.groups + far_cycles(s, read)) * (p.n or 0),
@@ -210,7 +217,12 @@ def pixels_form(s: Situation, sweep: Sweep, *, woven: bool = False) -> PixelsFor
     kind, p = arithmetic_of(s), s.problem
     extents = tuple(max(1, axis.out) for axis in sweep)
     budget = s.budget(s.profile.cache("l2", PANEL_SHARE))
-    box = boxes(extents, lambda box: _planes(s, sweep, box, woven=woven).size, budget)
+
+    def size(box: tuple[int, ...]) -> int:
+        is_few = math.prod(box) <= s.near(_MOST_PIXELS)
+        return _planes(s, sweep, box, woven=woven).size if is_few else budget + 1
+
+    box = boxes(extents, size, budget)
     items = (p.n or 0) * p.groups * math.prod(-(-e // b) for e, b in zip(extents, box, strict=True))
     if s.threads > 1 and items % s.threads:
         cut = next((a for a, e in enumerate(extents) if e > 1), 0)
@@ -257,9 +269,11 @@ def _step(r: Request, form: PixelsForm, keep: list[Any]) -> Step:
     parts = near_equal_sizes(group_out, rows_of(r.situation, form.vectors))
     cut = tuple(axis.out % b or b for axis, b in zip(sweep, form.box, strict=True))
     whole_tiles, cut_tiles = _parts(r, form, form.box), _parts(r, form, cut) if cut != form.box else []
+    tiles, kinds, gaps = _tiles(form, [*whole_tiles, *cut_tiles], lanes(r.target, kind))
     runs, channel, before = [], 0, 0
     for rows, blocks, some in _runs(parts, spec, half=has_half_word(kind, form.taps * panel.count)):
-        runs.append(PixelRun(channel, blocks, before, _tiles(r, form, rows, some, [*whole_tiles, *cut_tiles])))
+        functions = [tile_address(r, replace(some, gaps=closes), rows, vectors) for vectors, closes in kinds]
+        runs.append(PixelRun(channel, blocks, before, functions))
         channel += rows * blocks
         before += blocks * block_bytes(r, rows, steps)
     packed = DotPanel(
@@ -273,6 +287,7 @@ def _step(r: Request, form: PixelsForm, keep: list[Any]) -> Step:
     values = PixelWords(
         common=panel_common(r, common, last.stride),
         panel=packed if form.woven else by_planes(packed, r, panel.held, last), patch=form.patch,
+        tiles=tiles, gaps=gaps,
         box_pixels=math.prod(form.box), box_tiles=len(whole_tiles), cut_tiles=len(cut_tiles), words=steps,
         offsets=words(_offsets(form)), weights=r.packed(key, lambda: run_weights(r, entries, parts)),
         w_group=before, outputs=group_out, runs=runs, run_count=len(runs),
@@ -305,10 +320,6 @@ class Part:
     vectors: int
     gaps: NDArray[np.int64]
 
-    def is_whole(self, lanes: int) -> bool:
-        """Whether all lanes of its vectors have results."""
-        return int(self.gaps[:, 1].sum()) == self.vectors * lanes
-
 
 def _spec(r: Request, form: PixelsForm) -> DotPixels:
     """The kind of tile of a request."""
@@ -324,7 +335,8 @@ def _parts(r: Request, form: PixelsForm, extents: tuple[int, ...]) -> list[Part]
     count, panel, unit = lanes(r.target, r.arith), form.panel, r.arith.channels if form.woven else 1
     if not panel.has_gaps:
         vectors = near_equal(-(-math.prod(extents) // (count * unit)), form.vectors // unit)
-        return [Part(first * count * unit, first * count * unit, some * unit, zeros()) for first, some in vectors]
+        none = np.zeros((0, GAP_WORDS), np.int64)
+        return [Part(first * count * unit, first * count * unit, some * unit, none) for first, some in vectors]
     places = panel.places([range(e) for e in extents])
     total = -(-panel.span(extents) // (count * unit))
     most = -(-total // -(-total // (form.vectors // unit))) * unit  # tiles are near equal
@@ -362,13 +374,16 @@ def _runs(parts: list[tuple[int, int]], spec: DotPixels, *, half: bool) -> list[
     return [(rows, 1, replace(spec, patch="woven", half=half)), *rest, *found[1:]]
 
 
-def _tiles(r: Request, form: PixelsForm, rows: int, spec: DotPixels, parts: list[Part]) -> list[PixelTile]:
-    """The tiles of blocks of so many output channels: those within a line close no gaps."""
-    kinds = [(part.vectors, spec.gaps and not part.is_whole(lanes(r.target, r.arith))) for part in parts]
-    functions = {kind: tile_address(r, replace(spec, gaps=kind[1]), rows, kind[0]) for kind in sorted({*kinds})}
-    size = form.panel.pixel_bytes
-    return [PixelTile(part.first, part.place * size, part.gaps, functions[kind])
-            for part, kind in zip(parts, kinds, strict=True)]  # fmt: skip
+def _tiles(form: PixelsForm, parts: list[Part], lanes: int
+           ) -> tuple[list[PixelTile], list[tuple[int, bool]], NDArray[Any]]:  # fmt: skip
+    """Tiles, the vectors of each of their kinds and whether it closes gaps, and these: none within a line."""
+    size, before, tiles, kinds = form.panel.pixel_bytes, 0, [], dict[tuple[int, bool], int]()
+    for part in parts:
+        closes = len(part.gaps) > 0 and int(part.gaps[:, 1].sum()) < part.vectors * lanes
+        kind = kinds.setdefault((part.vectors, closes), len(kinds))
+        tiles.append(PixelTile(part.first, part.place * size, before, kind))
+        before += part.gaps.nbytes
+    return tiles, list(kinds), np.concatenate([part.gaps for part in parts]) if before else zeros()
 
 
 def _move_in(r: Request, last: Axis, *, woven: bool) -> Address[MoveIn]:
