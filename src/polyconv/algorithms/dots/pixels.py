@@ -35,7 +35,7 @@ from polyconv.algorithms.dots.channel_blocks import (
     walked,
 )
 from polyconv.algorithms.dots.panel import DotPanel, by_planes, pack, panel_common, weaving_cycles
-from polyconv.algorithms.dots.planes import Planes
+from polyconv.algorithms.dots.planes import Part, Planes
 from polyconv.algorithms.dots.situations import (
     arithmetic_of,
     channel_bytes,
@@ -47,13 +47,13 @@ from polyconv.algorithms.dots.situations import (
 )
 from polyconv.algorithms.dots.weights import block_bytes, run_weights
 from polyconv.algorithms.form import Forms, Refusal
-from polyconv.kernels.dots_pixels import GAP_WORDS, DotPixels, PixelWalk, stored_together
+from polyconv.kernels.dots_pixels import DotPixels, PixelWalk, stored_together
 from polyconv.kernels.isa import lanes
 from polyconv.kernels.language import INT, Module, vector
 from polyconv.kernels.layout import Move, MoveIn
 from polyconv.kernels.record import Functions, Memory, Record, Table, Word, filled, words
 from polyconv.kernels.signature import Address
-from polyconv.lowering.boxes import boxed_words, boxes, near_equal, near_equal_sizes, rows_follow
+from polyconv.lowering.boxes import boxed_words, boxes, near_equal_sizes, rows_follow
 from polyconv.lowering.moves import along_in, move_in_address, words_in_address
 from polyconv.lowering.panel import Driver, box_rows, decode, header_bytes, row_place
 from polyconv.lowering.program import Program, Request, Step, address_of, epilogue_tables, zeros
@@ -68,10 +68,12 @@ _MANY = 6
 second-level cache (256 channels, 14x14: twice as slow on Zen 5)."""
 _CROSSING = 1.9
 """Loads as which one counts that begins anywhere: nearly all cross a cache line."""
-_MOST_PIXELS = 8192
+_MOST_PIXELS = 16384
 """Of a box: a program has the tiles of one, which take 2 us each to prepare."""
 _AFAR = 1.1
 """How much longer tiles take that read more words than a first-level cache holds: 8 and 10 % in two layers on Zen 5."""
+_UNALIGNED = 5.0
+"""Cycles that a vector of results of a patch takes more that begins anywhere, as those do that run on over lines."""
 _ROW_CYCLES, _WOVEN_ROW_CYCLES = 2.5, 1.0
 """Cycles of a row of sums besides, and of one of a patch."""
 _LINE_CYCLES, _LINE_BYTES = 45.0, 28
@@ -81,9 +83,10 @@ _WOVEN = 2.5
 
 
 class PixelTile(Record):
-    """A tile of a box: its first pixel, the bytes of the panel and of ``gaps`` before its own, and its kind."""
+    """A tile of a box: its pixels, the bytes of the panel and of ``gaps`` before its own, and its kind."""
 
     first: Word
+    pixels: Word
     place: Word
     gaps: Word
     kind: Word
@@ -130,7 +133,7 @@ def driver(k: Module, name: str, vector_bytes: int) -> None:
             tile = p.tiles.at(first_tile + number.index)
             first = tile.first
             k.call(run.functions.at(tile.kind), PixelWalk(
-                *walked(p, item, run, frame.y + (y + first * p.y_pixel), pixels - first),
+                *walked(p, item, run, frame.y + (y + first * p.y_pixel), tile.pixels),
                 panel + tile.place, p.offsets, p.gaps + tile.gaps, given.workspace + p.patch,
             ))  # fmt: skip
 
@@ -147,9 +150,13 @@ def forms(s: Situation) -> Forms:
 
 @dataclass(frozen=True, slots=True)
 class PixelsForm(RowsForm):
-    """Boxes whose inputs are planes: of words, or of channels that are ``woven`` to those of a patch."""
+    """Boxes whose inputs are planes: of words, or of channels that are ``woven`` to those of a patch.
+
+    The tiles of a patch may begin ``by_lines`` anew.
+    """
 
     woven: bool
+    by_lines: bool = False
 
     @property
     def scheme(self) -> str:
@@ -231,20 +238,26 @@ def pixels_form(s: Situation, sweep: Sweep, *, woven: bool = False) -> PixelsFor
     wide = [vectors for vectors in ROWS if rows_of(s, vectors) >= min(p.m // p.groups, _MANY)]
     if woven:
         wide = [vectors for vectors in PATCHES if vectors % kind.channels == 0]
-    found = [PixelsForm(s, sweep, kind, box, vectors, woven) for vectors in wide]
-    return min(found, key=lambda form: s.price(("vectors", form.vectors), _product_cycles(form)))
+    found = [PixelsForm(s, sweep, kind, box, vectors, woven, by_lines)
+             for vectors in wide for by_lines in (False, True)[: 1 + woven]]  # fmt: skip
+    return min(found, key=lambda form: s.price(("vectors", form.vectors, form.by_lines), _product_cycles(form)))
 
 
 def _product_cycles(form: PixelsForm) -> float:
     """Cycles of a box's tiles: products or loads, what follows sums, and weaving those of a patch."""
     s, kind, panel, steps, most = form.s, form.kind, form.panel, form.words, form.vectors
     rates, total, lane = s.rates(kind), 0.0, lanes(s.target, kind)
-    within = min(1.0, max(0, form.box[-1] - most * lane + 1) / panel.pitch) if panel.has_gaps else 1.0
+    runs_on = panel.has_gaps and not form.by_lines
+    within = min(1.0, max(0, form.box[-1] - most * lane + 1) / panel.pitch) if runs_on else 1.0
     of_vector = within * stored_cycles(s) + (1 - within) * stored_cycles(s, gaps=True)
     of_row = _WOVEN_ROW_CYCLES if form.woven else _ROW_CYCLES
     crossing = _CROSSING if form.taps > 1 and not form.woven else 1.0
     lines_read = panel.count * len(panel.held[-1].runs) * math.prod(len(h.start) for h in panel.held[:-1])
     stretches, pixels = panel.stretches(most * lane)
+    if panel.has_gaps and form.by_lines:
+        stretches, pixels = math.prod(form.box[:-1]), form.box[-1]
+    if form.woven and runs_on:
+        of_vector += _UNALIGNED * lane * s.problem.y_dtype.itemsize / s.target.vector_bytes
     for vectors, tiles in near_equal_sizes(-(-pixels // lane), most):
         vectors = most if form.woven else vectors
         read = lines_read * vectors * crossing * s.target.vector_bytes
@@ -269,10 +282,10 @@ def _step(r: Request, form: PixelsForm, keep: list[Any]) -> Step:
     parts = near_equal_sizes(group_out, rows_of(r.situation, form.vectors))
     cut = tuple(axis.out % b or b for axis, b in zip(sweep, form.box, strict=True))
     whole_tiles, cut_tiles = _parts(r, form, form.box), _parts(r, form, cut) if cut != form.box else []
-    tiles, kinds, gaps = _tiles(form, [*whole_tiles, *cut_tiles], lanes(r.target, kind))
+    tiles, kinds, closed = _tiles(form, [*whole_tiles, *cut_tiles], lanes(r.target, kind))
     runs, channel, before = [], 0, 0
     for rows, blocks, some in _runs(parts, spec, half=has_half_word(kind, form.taps * panel.count)):
-        functions = [tile_address(r, replace(some, gaps=closes), rows, vectors) for vectors, closes in kinds]
+        functions = [tile_address(r, replace(some, gaps=gaps, edge=edge), rows, n) for n, gaps, edge in kinds]
         runs.append(PixelRun(channel, blocks, before, functions))
         channel += rows * blocks
         before += blocks * block_bytes(r, rows, steps)
@@ -287,7 +300,7 @@ def _step(r: Request, form: PixelsForm, keep: list[Any]) -> Step:
     values = PixelWords(
         common=panel_common(r, common, last.stride),
         panel=packed if form.woven else by_planes(packed, r, panel.held, last), patch=form.patch,
-        tiles=tiles, gaps=gaps,
+        tiles=tiles, gaps=closed,
         box_pixels=math.prod(form.box), box_tiles=len(whole_tiles), cut_tiles=len(cut_tiles), words=steps,
         offsets=words(_offsets(form)), weights=r.packed(key, lambda: run_weights(r, entries, parts)),
         w_group=before, outputs=group_out, runs=runs, run_count=len(runs),
@@ -311,57 +324,19 @@ def _offsets(form: PixelsForm) -> list[int]:
     return found + found[-1:] * (form.words * form.kind.channels - len(found))
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A tile's pixels: the number of the first, where it lies in a plane, the vectors, and the words of their gaps."""
-
-    first: int
-    place: int
-    vectors: int
-    gaps: NDArray[np.int64]
-
-
 def _spec(r: Request, form: PixelsForm) -> DotPixels:
     """The kind of tile of a request."""
-    gaps = form.panel.has_gaps
     return DotPixels(
-        r.arith.name, r.problem.y, r.epilogue, windows(r), gaps, r.target.vbmi2, "held" if form.woven else "",
-        edge=form.woven and not gaps, apart=r.y.spatial[-1] != r.y.itemsize,
+        r.arith.name, r.problem.y, r.epilogue, windows(r), form.panel.has_gaps, r.target.vbmi2,
+        "held" if form.woven else "", apart=r.y.spatial[-1] != r.y.itemsize,
     )  # fmt: skip
 
 
 def _parts(r: Request, form: PixelsForm, extents: tuple[int, ...]) -> list[Part]:
     """Tiles of a box of so many outputs along every axis; each begins with a pixel that has a result."""
-    count, panel, unit = lanes(r.target, r.arith), form.panel, r.arith.channels if form.woven else 1
-    if not panel.has_gaps:
-        vectors = near_equal(-(-math.prod(extents) // (count * unit)), form.vectors // unit)
-        none = np.zeros((0, GAP_WORDS), np.int64)
-        return [Part(first * count * unit, first * count * unit, some * unit, none) for first, some in vectors]
-    places = panel.places([range(e) for e in extents])
-    total = -(-panel.span(extents) // (count * unit))
-    most = -(-total // -(-total // (form.vectors // unit))) * unit  # tiles are near equal
-    begins = [0]
-    while (end := int(np.searchsorted(places, places[begins[-1]] + most * count))) < len(places):
-        begins.append(end)
+    count, unit = lanes(r.target, r.arith), r.arith.channels if form.woven else 1
     stored = stored_together(_spec(r, form), vector(r.arith.accumulator, count))
-    return _with_gaps(places, begins, count, stored, unit, r.y.itemsize)
-
-
-def _with_gaps(places: NDArray[np.int64], begins: list[int], count: int, stored: int, unit: int, itemsize: int
-               ) -> list[Part]:  # fmt: skip
-    """Tiles of pixels, of which vectors have so many, and so many are stored together; vectors are whole units."""
-    sizes = np.diff([*begins, len(places)])
-    first = np.repeat(places[begins], sizes)
-    vectors = -(-(places[np.cumsum(sizes) - 1] - places[begins] + 1) // (count * unit)) * unit
-    groups = int(-(-vectors.max() // stored))
-    number, lane = np.divmod(places - first, stored * count)
-    number += np.repeat(np.arange(len(begins)) * groups, sizes)
-    bits = np.zeros(len(begins) * groups, np.uint64)
-    np.bitwise_or.at(bits, number, np.uint64(1) << lane.astype(np.uint64))
-    results = np.bincount(number, minlength=bits.size).reshape(-1, groups)
-    before = (np.cumsum(results, axis=1) - results) * itemsize
-    gaps = np.stack([bits.view(np.int64).reshape(-1, groups), results, before], axis=2)
-    return [Part(at, int(places[at]), int(some), table) for at, some, table in zip(begins, vectors, gaps, strict=True)]
+    return form.panel.parts(extents, form.vectors, count, unit, stored * count, r.y.itemsize, by_lines=form.by_lines)
 
 
 def _runs(parts: list[tuple[int, int]], spec: DotPixels, *, half: bool) -> list[tuple[int, int, DotPixels]]:
@@ -375,13 +350,14 @@ def _runs(parts: list[tuple[int, int]], spec: DotPixels, *, half: bool) -> list[
 
 
 def _tiles(form: PixelsForm, parts: list[Part], lanes: int
-           ) -> tuple[list[PixelTile], list[tuple[int, bool]], NDArray[Any]]:  # fmt: skip
-    """Tiles, the vectors of each of their kinds and whether it closes gaps, and these: none within a line."""
-    size, before, tiles, kinds = form.panel.pixel_bytes, 0, [], dict[tuple[int, bool], int]()
+           ) -> tuple[list[PixelTile], list[tuple[int, bool, bool]], NDArray[Any]]:  # fmt: skip
+    """Tiles, the vectors of each of their kinds, whether it closes gaps or has fewer pixels, and the gaps."""
+    size, before, tiles, kinds = form.panel.pixel_bytes, 0, [], dict[tuple[int, bool, bool], int]()
     for part in parts:
-        closes = len(part.gaps) > 0 and int(part.gaps[:, 1].sum()) < part.vectors * lanes
-        kind = kinds.setdefault((part.vectors, closes), len(kinds))
-        tiles.append(PixelTile(part.first, part.place * size, before, kind))
+        closes = part.pixels < part.span
+        edge = form.woven and not closes and part.pixels < part.vectors * lanes
+        kind = kinds.setdefault((part.vectors, closes, edge), len(kinds))
+        tiles.append(PixelTile(part.first, part.pixels, part.place * size, before, kind))
         before += part.gaps.nbytes
     return tiles, list(kinds), np.concatenate([part.gaps for part in parts]) if before else zeros()
 

@@ -14,11 +14,25 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from polyconv.kernels.dots_pixels import GAP_WORDS
 from polyconv.kernels.isa import Arithmetic
+from polyconv.lowering.boxes import near_equal
 from polyconv.lowering.situation import Situation
 from polyconv.lowering.sweep import Lines, Sweep, lines
 
-__all__ = ["Planes"]
+__all__ = ["Part", "Planes"]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A tile: its first pixel, how many have results, of so many, its place in a plane, vectors, and words of gaps."""
+
+    first: int
+    pixels: int
+    span: int
+    place: int
+    vectors: int
+    gaps: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +122,54 @@ class Planes:
         for some, size in zip(outputs, self._sizes, strict=True):
             found = (found[:, None] * size + np.array(some, np.int64)).ravel()
         return found
+
+    def parts(self, extents: Sequence[int], most: int, lanes: int, unit: int, stored: int, itemsize: int, *,
+              by_lines: bool) -> list[Part]:  # fmt: skip
+        """Tiles of so many outputs along every axis, each of at most so many vectors.
+
+        Parameters
+        ----------
+        lanes : int
+            Pixels of a vector.
+        unit : int
+            Vectors of a tile are a multiple of it.
+        stored : int
+            Pixels whose results are stored together, to each of which belong words of gaps.
+        itemsize : int
+            Bytes of a result.
+        by_lines : bool
+            Whether no tile runs on from line to line.
+        """
+        wide = lanes * unit
+        if not self.has_gaps:
+            pixels, none = math.prod(extents), np.zeros((0, GAP_WORDS), np.int64)
+            return [
+                Part(first * wide, held, held, first * wide, some * unit, none)
+                for first, some in near_equal(-(-pixels // wide), most // unit)
+                for held in [min(some * wide, pixels - first * wide)]
+            ]  # fmt: skip
+        places, begins = self.places([range(e) for e in extents]), [0]
+        if by_lines:
+            line, each = extents[-1], most * lanes
+            begins = [at + first for at in range(0, len(places), line) for first in range(0, line, each)]
+        else:
+            total = -(-self.span(extents) // wide)
+            each = -(-total // -(-total // (most // unit))) * wide  # tiles are near equal
+            while (end := int(np.searchsorted(places, places[begins[-1]] + each))) < len(places):
+                begins.append(end)
+        sizes = np.diff([*begins, len(places)])
+        spans = places[np.cumsum(sizes) - 1] - places[begins] + 1
+        vectors = -(-spans // wide) * unit
+        groups = int(-(-vectors.max() * lanes // stored))
+        number, lane = np.divmod(places - np.repeat(places[begins], sizes), stored)
+        number += np.repeat(np.arange(len(begins)) * groups, sizes)
+        bits = np.zeros(len(begins) * groups, np.uint64)
+        np.bitwise_or.at(bits, number, np.uint64(1) << lane.astype(np.uint64))
+        results = np.bincount(number, minlength=bits.size).reshape(-1, groups)
+        before = (np.cumsum(results, axis=1) - results) * itemsize
+        gaps = np.stack([bits.view(np.int64).reshape(-1, groups), results, before], axis=2)
+        columns = (column.tolist() for column in (sizes, spans, places[begins], vectors))
+        return list(map(Part, begins, *columns, gaps))
 
     @property
     def _sizes(self) -> tuple[int, ...]:
