@@ -61,7 +61,7 @@ def test_types_and_zero_points(types: str, layout: str, level: str | None) -> No
 
 
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("algorithm", ["dots", "dots_depthwise", "dots_grouped", "dots_inner"])
+@pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name.startswith("dots") and name != "dots_lines"])
 def test_numbers_of_u16_wrap_around(algorithm: str, level: str | None) -> None:
     within: Any = nullcontext() if level is None else restricted(level)
     tried = 0
@@ -85,7 +85,7 @@ _GEOMETRIES = ("i1 k1", "i1x1 k3x3 p1", "i4x33 k3x2 p2:0x1", "i9x7 k2x3 s3x2 d2x
 
 
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("algorithm", ["dots", "dots_pixels"])
+@pytest.mark.parametrize("algorithm", ["dots", "dots_pixels", "dots_patches"])
 @pytest.mark.parametrize("types", ["u8*i8", "i8", "u8", "i8*u8"])
 def test_weights_less_their_zero_points_need_nine_bits(types: str, algorithm: str, level: str | None) -> None:
     """Zero points at the ends of their range and beside them, alike and not, round the lanes and rows of a tile."""
@@ -94,13 +94,13 @@ def test_weights_less_their_zero_points_need_nine_bits(types: str, algorithm: st
     points = (info.min, info.min + 1, info.max // 2 + 2, info.max)
     within: Any = nullcontext() if level is None else restricted(level)
     with within:
-        if algorithm == "dots_pixels" and not target(level).has_masks:
+        if algorithm != "dots" and not target(level).has_masks:
             pytest.skip("needs masks")
         for number, (geometry, point) in enumerate(itertools.product(_GEOMETRIES, points)):
             first, rest = geometry.split(" ", 1)
             m = (1, 7, 15, 16, 23, 24, 31, 32, 40, 63, 64, 65)[number % 12]
             for zw, groups, layout in itertools.product("tc", (1, 2), ("NCHW", "NHWC")):
-                if algorithm == "dots_pixels" and layout == "NHWC":
+                if algorithm != "dots" and layout == "NHWC":
                     continue
                 spelled = f"{layout} n2 c{5 * groups} {first} m{m * groups} {rest} g{groups}"
                 for line in (f"conv {types}>i32 {spelled} b1 zx=t zw={zw}",
@@ -221,7 +221,7 @@ LANES_ARE_PIXELS = pytest.mark.parametrize("algorithm", ["dots_pixels", "dots_pa
 
 @LANES_ARE_PIXELS
 @pytest.mark.skipif(not host_target().has_masks, reason="needs masks")
-@pytest.mark.parametrize("types", ["i8", "u8*i8", "i8*u8", "u8*i8>i32", "i16>i32"])
+@pytest.mark.parametrize("types", ["i8", "u8*i8", "i8*u8", "u8*i8>i32", "i16>i32", "i16"])
 @pytest.mark.parametrize("geometry", [
     "i1", "i15", "i64", "i65", "i7x9", "i14x14", "i13x29 s2", "i9x31 s3x2", "i5x6x7 s1x2x1", "i40x50", "i16x40",
     "i20x30 p-1:-2x-3:0",
@@ -229,7 +229,7 @@ LANES_ARE_PIXELS = pytest.mark.parametrize("algorithm", ["dots_pixels", "dots_pa
 def test_pointwise_of_planes(geometry: str, types: str, algorithm: str) -> None:
     first, _, rest = geometry.partition(" ")
     kernel = "x".join("1" * (first.count("x") + 1))
-    scaled = ("" if types.startswith("i16") else "zx=t") if ">" in types else SCALED
+    scaled = "" if types.startswith("i16") else "zx=t" if ">" in types else SCALED
     scaled = scaled if types == "i8*u8" else scaled.replace("zw=t", "zw=0")
     for c, m, groups in ((1, 1, 1), (4, 24, 1), (5, 25, 1), (64, 37, 1), (33, 65, 1), (12, 20, 2)):
         for chance in (None, 1, 2, 3):
@@ -249,11 +249,11 @@ _PLANES = (
 
 @LANES_ARE_PIXELS
 @pytest.mark.skipif(not host_target().has_masks, reason="needs masks")
-@pytest.mark.parametrize("types", ["i8", "u8*i8", "i8*u8", "u8*i8>i32", "i16>i32"])
+@pytest.mark.parametrize("types", ["i8", "u8*i8", "i8*u8", "u8*i8>i32", "i16>i32", "i16"])
 @pytest.mark.parametrize("geometry", _PLANES)
 def test_planes(geometry: str, types: str, algorithm: str) -> None:
     first, rest = geometry.split(" ", 1)
-    scaled = ("" if types.startswith("i16") else "zx=t") if ">" in types else SCALED
+    scaled = "" if types.startswith("i16") else "zx=t" if ">" in types else SCALED
     for c, m, groups in ((1, 1, 1), (5, 4, 1), (3, 27, 1), (12, 6, 2)):
         for chance in (None, 1, 2):
             _check(f"conv {types} NCHW n2 c{c} {first} m{m} {rest} g{groups} b1 {scaled}", chance=chance,

@@ -288,8 +288,8 @@ FAULTS: dict[str, Fault] = {
         ),
         Fault(
             "entries of others", "weights of a window's channels are taken for those of its taps",
-            _ALGORITHMS + "dots.patches", "for c in range(channels) for at in taps]",
-            "for at in taps for c in range(channels)]", "dots_patches", seen_in_check_mode=False,
+            _ALGORITHMS + "dots.pixels", "for plane in planes for at in taps]", "for at in taps for plane in planes]",
+            "dots_patches", seen_in_check_mode=False,
         ),
         Fault(
             "words of others", "weights of a block's output channels are taken for those of its words",

@@ -3,8 +3,7 @@
 Lanes are pixels of a row.  A tile's patch has the words of all entries of its windows, an entry being a channel of a
 tap, in an order in which no word but the last lacks one: first layers, of few channels, so multiply next to nothing in
 vain.  The first block of output channels weaves the patch while it multiplies, all blocks share it.  Inputs are read in
-place, where nothing is padded or converted; else a box's lines are copied, with their padding.  Short rows leave parts
-of vectors empty, and arrays whose pixels do not lie together as planned are copied.
+place, where nothing is padded or converted, and arrays lie as planned; else ``pixels`` has a panel of them.
 Cost: the products, what follows sums, and copying lines.
 Error: sums of integers are exact modulo 2^32; those of bf16 have an own bound, k eps sum|x||w| of f32.
 """
@@ -18,35 +17,35 @@ from typing import Any
 
 from polyconv.algorithms.dots.channel_blocks import (
     BLOCK_CYCLES,
-    PANEL_SHARE,
-    ROWS,
+    PATCHES,
     ChannelRun,
     ChannelWords,
+    RowsForm,
     only_sweep,
+    patch_scheme,
+    rows_of,
     stored_cycles,
+    tile_address,
     walked,
 )
 from polyconv.algorithms.dots.dense import LYING
-from polyconv.algorithms.dots.panel import DotPanel, pack, panel_common
+from polyconv.algorithms.dots.pixels import pixels_form
 from polyconv.algorithms.dots.situations import (
-    channel_bytes,
+    arithmetic_of,
     has_half_word,
-    narrow_arithmetic,
     padding_of,
-    refusal,
+    window_outputs,
+    windows,
     with_bias,
 )
-from polyconv.algorithms.dots.weights import run_weights
-from polyconv.algorithms.form import Form, Forms, Refusal
+from polyconv.algorithms.dots.weights import block_bytes, run_weights
+from polyconv.algorithms.form import Forms, Refusal
 from polyconv.algorithms.product.axes import folded_as_packed, is_inside, with_folded
-from polyconv.kernels.dots_patches import DotPatches, PatchWalk, dot_patches
+from polyconv.kernels.dots_pixels import DotPixels, PixelWalk
 from polyconv.kernels.isa import Arithmetic, lanes
 from polyconv.kernels.language import INT, Buffer, Module, Value
-from polyconv.kernels.layout import Move, MoveIn
 from polyconv.kernels.record import Counted, Functions, Memory, Word, counted_words, filled, words
-from polyconv.kernels.signature import Address
-from polyconv.lowering.boxes import boxed_words, boxes, near_equal, near_equal_sizes, thread_parts
-from polyconv.lowering.moves import along_in, move_in_address
+from polyconv.lowering.boxes import boxed_words, near_equal, near_equal_sizes, thread_parts
 from polyconv.lowering.panel import (
     Driver,
     Item,
@@ -59,21 +58,17 @@ from polyconv.lowering.panel import (
 )
 from polyconv.lowering.program import Program, Request, Step, address_of, epilogue_tables
 from polyconv.lowering.situation import Situation
-from polyconv.lowering.sweep import Axis, Lines, Sweep, box_count, lines, sweeps, taps_of
+from polyconv.lowering.sweep import Lines, Sweep, box_count, lines, sweeps, taps_of
 from polyconv.lowering.traffic import far_cycles
 
 __all__ = ["PatchesForm", "forms"]
 
-_VECTORS = (4, 2)
-"""Of pixels of a tile: words of four bytes or two numbers are woven from as many vectors, or twice as many."""
 _MOST_TILES, _ITEM = 16, 0.05
 """Tiles of an item that reads in place; and what an item takes besides, in tiles or rows."""
 _REPEATED = 0.05
 """Share of an item's time that every part of its outputs takes for itself."""
 _ROW_CYCLES = 1.0
 """Cycles of a row of sums besides.  Measured on Zen 5, as all that follows."""
-_LINE_CYCLES, _LINE_BYTES = 80.0, 28
-"""Cycles of copying a line of a channel, or each residue modulo the stride of one, and bytes that then come in one."""
 _WOVEN = 1.0
 """Cycles that weaving a vector of words takes beside its products."""
 
@@ -87,13 +82,12 @@ _ALIGNED = 24
 class PatchRun(ChannelRun):
     """A run with its tiles: that of a whole one's pixels, and that of fewer."""
 
-    tiles: Functions[PatchWalk]
+    tiles: Functions[PixelWalk]
 
 
 class PatchesWords(ChannelWords):
     """The driver's words; tiles of so many ``pixels`` begin where a cache line of the input does if it ``aligns``."""
 
-    panel: DotPanel
     patch: Word
     pixels: Word
     aligns: Word
@@ -103,21 +97,16 @@ class PatchesWords(ChannelWords):
     run_words: Word
 
 
-def driver(k: Module, name: str, vector_bytes: int) -> None:
+def driver(k: Module, name: str) -> None:
     """Add the driver to a module: an item is a box of pixels of a group."""
     with k.function(name, Driver) as given:
         frame, p = given.frame, PatchesWords.read(k, given.words)
-        c, in_place = p.common, p.panel.in_place.equals(1)
+        c = p.common
         item = decode(k, c, given.item, given.workspace)
-        panel, patch = given.workspace + c.panel, given.workspace + p.patch
-        with k.when(in_place, otherwise=True):
-            pack(k, c, p.panel, item, frame.x, panel, vector_bytes)
         with k.loop(0, box_rows(k, c, item)) as row:
-            line, y, _ = row_place(k, c, item, row.index)
-            there = frame.x + row_source(k, c, item, row.index)
-            early = _early(k, p, there)
-            source = k.either(in_place, there, panel + line * p.panel.line_bytes)
-            _row(k, p, item, early, source, frame.y + y, patch)
+            _, y, _ = row_place(k, c, item, row.index)
+            source = frame.x + row_source(k, c, item, row.index)
+            _row(k, p, item, _early(k, p, source), source, frame.y + y, given.workspace + p.patch)
 
 
 def _early(k: Module, p: PatchesWords, source: Buffer) -> Value:
@@ -140,63 +129,39 @@ def _row(k: Module, p: PatchesWords, item: Item, early: Value, source: Buffer, y
         pixels = k.minimum(tile.index + p.pixels, end) - at
         function = run.tiles.at(k.select(pixels.equals(p.pixels), k.constant(INT, 0), 1))
         pixel = at - early
-        k.call(function, PatchWalk(
+        k.call(function, PixelWalk(
             *walked(p, item, run, y + pixel * p.y_pixel, pixels),
-            source + pixel * p.pixel_bytes, p.places, patch, p.y_pixel,
+            source + pixel * p.pixel_bytes, p.places, patch, patch,
         ))  # fmt: skip
 
 
 def forms(s: Situation) -> Forms:
     """The form of a situation, or why there is none."""
-    if (reason := refusal(s)) is not None:
-        return reason
-    p, kind = s.problem, narrow_arithmetic(s)
+    p, kind = s.problem, arithmetic_of(s)
     if isinstance(sweep := only_sweep(s), Refusal):
         return sweep
     lies = p.x in LYING[kind.name] and (p.quantisation is None or kind.name == "u8s8")
     in_place = lies and p.op == "conv" and sweep[-1].stride == 1 and all(is_inside(axis) for axis in sweep)
-    axes = folded_as_packed(sweep) if in_place and _folds(sweep) else sweep
-    found = [_form(s, kind, axes, vectors, in_place=in_place) for vectors in _VECTORS if vectors % kind.channels == 0]
+    if not in_place:
+        return (pixels_form(s, sweep, woven=True),)
+    axes = folded_as_packed(sweep) if _folds(sweep) else sweep
+    found = [_form(s, kind, axes, vectors) for vectors in PATCHES if vectors % kind.channels == 0]
     return (min(found, key=lambda form: s.price(("vectors", form.vectors), sum(form.cost().values()))),)
 
 
 @dataclass(frozen=True, slots=True)
-class PatchesForm(Form):
-    """Boxes of rows of outputs, whose tiles have a few vectors of pixels by some output channels.
-
-    Parameters
-    ----------
-    axes : Sweep
-        Those that lie together are one, where inputs are read in place.
-    kind : Arithmetic
-        How words are multiplied.
-    in_place : bool
-    box : tuple of int
-        Outputs of an item along every axis.
-    vectors : int
-        Of pixels of a tile.
-    """
-
-    axes: Sweep
-    kind: Arithmetic
-    in_place: bool
-    box: tuple[int, ...]
-    vectors: int
-
-    @property
-    def arithmetic(self) -> str:
-        """Bytes by bytes, or pairs of 16 bits."""
-        return self.kind.name
+class PatchesForm(RowsForm):
+    """Boxes of rows, read in place: axes that lie together are one."""
 
     @property
     def scheme(self) -> str:
         """The order in which products are summed, where it is not tap by tap."""
-        return "channel by channel" if any(axis.taps > 1 for axis in self.axes) else ""
+        return patch_scheme(self.sweep)
 
     @property
     def entries(self) -> int:
         """Entries of a window."""
-        return self.s.problem.c // self.s.problem.groups * math.prod(axis.taps for axis in self.axes)
+        return self.s.problem.c // self.s.problem.groups * math.prod(axis.taps for axis in self.sweep)
 
     @property
     def words(self) -> int:
@@ -204,53 +169,32 @@ class PatchesForm(Form):
         return -(-self.entries // self.kind.channels)
 
     @property
-    def held(self) -> tuple[Lines, ...]:
-        """Lines that a box needs; along the last axis pixels."""
-        return _held(self.axes, self.box)
-
-    @property
-    def patch(self) -> int:
-        """Where a tile's words lie in the workspace."""
-        panel = 0 if self.in_place else _panel(self.s, self.kind, self.axes, self.box)[2]
-        return header_bytes(len(self.box)) + panel
-
-    @property
     def workspace(self) -> int:
-        """Bytes a thread needs: the item's box, its lines, and a tile's words."""
-        return self.patch + self.words * self.vectors * self.s.target.vector_bytes
+        """Bytes a thread needs: the item's box, and a tile's words."""
+        return header_bytes(len(self.box)) + self.words * self.vectors * self.s.target.vector_bytes
 
     def cost(self) -> dict[str, float]:
-        """Cycles: the products, what follows sums, and copying lines."""
-        s, p, count = self.s, self.s.problem, box_count(self.axes, self.box)
-        rates, rows = s.rates(self.kind), math.prod(axis.out for axis in self.axes[:-1])
-        stored = stored_cycles(s, pairs=True)
+        """Cycles: the products, what follows sums, and inputs that come from afar."""
+        s, p, count = self.s, self.s.problem, box_count(self.sweep, self.box)
+        rates, rows = s.rates(self.kind), math.prod(axis.out for axis in self.sweep[:-1])
+        stored = stored_cycles(s)
         of_tile = self.words * self.vectors * _WOVEN
-        for outputs, blocks in near_equal_sizes(p.m // p.groups, ROWS[self.vectors]):
-            loads = (outputs + self.vectors + 1) / rates.loads
-            of_word = max(outputs * self.vectors / rates.multiply_adds, loads, rates.latency)
+        for outputs, blocks in near_equal_sizes(p.m // p.groups, rows_of(s, self.vectors)):
+            all_rows = outputs + window_outputs(s)
+            loads = (all_rows + self.vectors + 1) / rates.loads
+            of_word = max(all_rows * self.vectors / rates.multiply_adds, loads, rates.latency)
             of_tile += blocks * (self.words * of_word + outputs * (stored * self.vectors + _ROW_CYCLES) + BLOCK_CYCLES)
-        tiles = rows * -(-self.axes[-1].out // (self.vectors * lanes(s.target, self.kind)))
-        read = count * math.prod(h.count for h in self.held) * p.c * p.x_dtype.itemsize
-        moves = far_cycles(s, read)
-        if not self.in_place:
-            of_line = sum(_LINE_CYCLES + n * channel_bytes(self.kind) / _LINE_BYTES for _, n, _ in self.held[-1].runs)
-            moves += count * math.prod(h.count for h in self.held[:-1]) * p.c * of_line
-        images = p.n or 0
+        tiles = rows * -(-self.sweep[-1].out // (self.vectors * lanes(s.target, self.kind)))
+        held = math.prod(lines(axis, b).count for axis, b in zip(self.sweep, self.box, strict=True))
+        moves, images = far_cycles(s, count * held * p.c * p.x_dtype.itemsize), p.n or 0
         return {"products": images * p.groups * (tiles * of_tile + count * 300.0), "moves": images * moves}
-
-    def choices(self) -> dict[str, object]:
-        """Sizes of boxes and tiles, and what tiles read."""
-        return {
-            "box": self.box, "tile": f"{ROWS[self.vectors]} channels x {self.vectors} vectors of pixels",
-            "reads": "the input" if self.in_place else "a padded copy",
-        }  # fmt: skip
 
     def build(self, r: Request) -> Program:
         """Program of a request."""
         (sweep,) = sweeps(r.problem)
-        folded, axes = with_folded(r, sweep) if self.in_place and _folds(sweep) else (r, sweep)
-        if self.in_place and (axes != self.axes or folded.x.spatial[-1] != r.x.itemsize):
-            return _form(self.s, self.kind, sweep, self.vectors, in_place=False).build(r)
+        folded, axes = with_folded(r, sweep) if _folds(sweep) else (r, sweep)
+        if axes != self.sweep or folded.x.spatial[-1] != r.x.itemsize:
+            return pixels_form(self.s, sweep, woven=True).build(r)
         keep: list[Any] = []
         step = _step(r, folded, self, keep)
         return Program((step,) if step.items else (), self.workspace, tuple(keep))
@@ -261,16 +205,10 @@ def _folds(sweep: Sweep) -> bool:
     return all(axis.taps == 1 for axis in sweep)
 
 
-def _form(s: Situation, kind: Arithmetic, axes: Sweep, vectors: int, *, in_place: bool) -> PatchesForm:
+def _form(s: Situation, kind: Arithmetic, axes: Sweep, vectors: int) -> PatchesForm:
     """The form of tiles of so many vectors."""
     unit, extents = vectors * lanes(s.target, kind), [max(1, axis.out) for axis in axes]
-    if in_place:
-        return PatchesForm(s, axes, kind, True, _cut(s, extents, unit, s.near(_MOST_TILES)), vectors)
-    budget = s.budget(s.profile.cache("l2", PANEL_SHARE))
-    box = boxes(_cut(s, extents, unit, math.prod(extents)), lambda box: _panel(s, kind, axes, box)[2], budget)
-    if box[-1] < extents[-1]:
-        box = (*box[:-1], max(1, box[-1] // unit) * unit)
-    return PatchesForm(s, axes, kind, False, box, vectors)
+    return PatchesForm(s, axes, kind, _cut(s, extents, unit, s.near(_MOST_TILES)), vectors)
 
 
 def _cut(s: Situation, extents: list[int], unit: int, most: int) -> tuple[int, ...]:
@@ -287,99 +225,54 @@ def _cut(s: Situation, extents: list[int], unit: int, most: int) -> tuple[int, .
     return (*extents[:cut], each * size, *extents[cut + 1 :])
 
 
-def _held(axes: Sweep, box: tuple[int, ...]) -> tuple[Lines, ...]:
-    return tuple(lines(axis, b) for axis, b in zip(axes, box, strict=True))
-
-
-def _panel(s: Situation, kind: Arithmetic, axes: Sweep, box: tuple[int, ...]) -> tuple[int, int, int]:
-    """Bytes of a line of a box's panel, of a channel, and of all channels of a group."""
-    held = _held(axes, box)
-    line = -(-held[-1].count * channel_bytes(kind) // 64) * 64
-    plane = math.prod(h.count for h in held[:-1]) * line + 64  # an odd number of lines, mostly, and room to write more
-    return line, plane, plane * (s.problem.c // s.problem.groups) + 128
-
-
 def _step(given: Request, r: Request, form: PatchesForm, keep: list[Any]) -> Step:
     """The step of a request whose axes lie as the form takes them; weights are those of the request as given."""
-    p, kind, (*_, last), padding = r.problem, form.kind, form.axes, padding_of(r)
-    group_in, group_out, size = p.c // p.groups, p.m // p.groups, channel_bytes(kind)
+    p, kind, last, group_out = r.problem, form.kind, form.sweep[-1], r.problem.m // r.problem.groups
     (sweep,) = sweeps(p)
     w = given.weights(sweep)
-    r = with_bias(r, w, padding)
+    r = with_bias(r, w, padding_of(r))
     entries = w.reshape(*w.shape[:2], form.entries, 1)
-    parts = near_equal_sizes(group_out, ROWS[form.vectors])
-    line, plane, _ = _panel(r.situation, kind, form.axes, form.box)
-    whole = (p.n or 0) * p.groups * box_count(form.axes, form.box)
+    parts = near_equal_sizes(group_out, rows_of(r.situation, form.vectors))
+    whole = (p.n or 0) * p.groups * box_count(form.sweep, form.box)
     splits = thread_parts(r.situation.threads, whole, sum(blocks for _, blocks in parts), _REPEATED)
-    common, items = boxed_words(r, form.axes, form.box, form.held, splits, panel=header_bytes(len(form.axes)))
-    pixel = r.x.itemsize if form.in_place else size
+    held, header = [Lines((), (), ())] * len(form.sweep), header_bytes(len(form.sweep))
+    common, items = boxed_words(r, form.sweep, form.box, held, splits, panel=header)
     runs, tile = _runs(r, form, parts, splits), form.vectors * lanes(r.target, kind)
-    aligns = form.in_place and form.entries > group_out and r.x.c % _LINE == 0 and last.out > _ALIGNED * tile
+    aligns = form.entries > group_out and r.x.c % _LINE == 0 and last.out > _ALIGNED * tile
     values = PatchesWords(
-        common=panel_common(r, common, last.stride),
-        panel=DotPanel(
-            in_place=int(form.in_place), channels=group_in, plane_channels=1, channel_bytes=size, pixel_bytes=size,
-            line_bytes=line, plane_bytes=plane, one_run=0, padding=padding,
-            move_in=None if form.in_place else _move_in(r, last),
-            by_planes=0, slabs=0, slab_rows=0, row_run_count=0, row_runs=[], planes_in=None,
-        ),
-        patch=form.patch, pixels=tile, aligns=int(aligns), words=form.words,
-        places=words(_places(r, form, line, plane)), pixel_bytes=pixel,
+        common=common, patch=header, pixels=tile, aligns=int(aligns), words=form.words,
+        places=words(_places(r, form)), pixel_bytes=r.x.itemsize,
         weights=r.packed(("dots_patches", kind.name, form.vectors, taps_of(sweep)),
                          lambda: run_weights(r, entries, parts)),
-        w_group=group_out * form.words * kind.bytes, outputs=group_out, runs=runs,
+        w_group=sum(blocks * block_bytes(r, rows, form.words) for rows, blocks in parts), outputs=group_out, runs=runs,
         run_words=counted_words(PatchRun, runs), tables=epilogue_tables(r), y_pixel=r.y.spatial[-1],
     )  # fmt: skip
-    address = address_of(r, "dot patches", "patches", Driver, lambda k, name: driver(k, name, r.target.vector_bytes))
-    return Step(address, filled(values, keep), items)
+    return Step(address_of(r, "dot patches", "patches", Driver, driver), filled(values, keep), items)
 
 
-def _move_in(r: Request, last: Axis) -> Address[MoveIn]:
-    """The move of a channel's pixels into a line of the panel."""
-    along = along_in(r, last, "p")
-    return move_in_address(r, Move(r.problem.x, f"i{8 * channel_bytes(r.arith)}", "any" if along == "cp" else along))
-
-
-def _places(r: Request, form: PatchesForm, line: int, plane: int) -> list[int]:
-    """For every word of a pixel the bytes from its window's first entry to its entries; the last one stands for none.
-
-    In the input as it lies, or in a panel of such lines and planes.
-    """
-    taps, last = [0], form.axes[-1]
-    for axis, h, stride in zip(form.axes[:-1], form.held[:-1], r.x.spatial[:-1], strict=True):
-        if form.in_place:
-            taps = [at + t * axis.dilation * stride for at in taps for t in range(axis.taps)]
-        else:
-            taps = [at * h.count + t for at in taps for t in h.start]
-    starts = range(0, last.taps * last.dilation, last.dilation) if form.in_place else form.held[-1].start
-    step, pixel, channel = (1, r.x.itemsize, r.x.c) if form.in_place else (line, channel_bytes(form.kind), plane)
-    taps = [at * step + start * pixel for at in taps for start in starts]
-    channels = r.problem.c // r.problem.groups
-    found = [c * channel + at for c in range(channels) for at in taps]
+def _places(r: Request, form: PatchesForm) -> list[int]:
+    """For every word of a pixel the bytes from its window's first entry to its entries; the last stands for none."""
+    taps = [0]
+    for axis, stride in zip(form.sweep, r.x.spatial, strict=True):
+        taps = [at + t * axis.dilation * stride for at in taps for t in range(axis.taps)]
+    found = [c * r.x.c + at for c in range(r.problem.c // r.problem.groups) for at in taps]
     return found + found[-1:] * (form.words * form.kind.channels - len(found))
 
 
 def _runs(r: Request, form: PatchesForm, parts: list[tuple[int, int]], splits: int) -> list[list[PatchRun]]:
     """Blocks of output channels of every item of a box, with their tiles: the first block of each weaves."""
-    plain = DotPatches(r.arith.name, r.problem.y, r.epilogue, weaves=False, apart=r.y.spatial[-1] != r.y.itemsize)
-    weaving = replace(plain, weaves=True, half=has_half_word(form.kind, form.entries))
+    plain = DotPixels(
+        r.arith.name, r.problem.y, r.epilogue, windows(r), patch="held", apart=r.y.spatial[-1] != r.y.itemsize
+    )
+    weaving = replace(plain, patch="woven", half=has_half_word(form.kind, form.entries))
     every = [outputs for outputs, blocks in parts for _ in range(blocks)]
-    found, channel = [], 0
+    found, channel, before = [], 0, 0
     for first, size in near_equal(len(every), -(-len(every) // splits)):
         runs, (woven, *others) = [], every[first : first + size]
         alike = [(outputs, len(list(same))) for outputs, same in itertools.groupby(others)]
         for spec, outputs, blocks in ((weaving, woven, 1), *((plain, *some) for some in alike)):
-            tiles = [_tile(r, replace(spec, edge=edge), outputs, form.vectors) for edge in (False, True)]
-            runs.append(PatchRun(channel, blocks, channel * form.words * form.kind.bytes, tiles))
-            channel += outputs * blocks
+            tiles = [tile_address(r, replace(spec, edge=edge), outputs, form.vectors) for edge in (False, True)]
+            runs.append(PatchRun(channel, blocks, before, tiles))
+            channel, before = channel + outputs * blocks, before + blocks * block_bytes(r, outputs, form.words)
         found.append(runs)
     return found
-
-
-def _tile(r: Request, spec: DotPatches, rows: int, vectors: int) -> Address[PatchWalk]:
-    """Address of a tile."""
-
-    def make(k: Module, name: str) -> None:
-        dot_patches(k, name, spec, lanes(r.target, r.arith), rows, vectors)
-
-    return address_of(r, f"{spec} {rows}x{vectors}", "patches", PatchWalk, make)

@@ -4,16 +4,16 @@ A box's inputs become planes of words, as in ``dense``, and where a line has a s
 tap meets words that follow each other, from one place on.  Tiles broadcast words of weights against them, and store
 results of a channel where they belong.  Their vectors run on from line to line, over pixels that only taps need, such
 as the last two of every line for three taps; these have no results.  Few output channels so fill vectors, which in
-``dense`` need 16 of them.  Arrays whose results do not lie together are left to ``dense``, and CPUs without AVX-512.
+``dense`` need 16 of them.  Or the planes are those of channels, and tiles weave the words of a patch: see ``patches``.
+Where results do not lie together a box is a row.  CPUs with AVX-512.
 Cost: the products, what follows sums, and weaving words.
 Error: as in ``dense``, which adds the same products in the same order.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,35 +22,38 @@ from numpy.typing import NDArray
 from polyconv.algorithms.dots.channel_blocks import (
     BLOCK_CYCLES,
     PANEL_SHARE,
+    PATCHES,
     ROWS,
     ChannelRun,
     ChannelWords,
+    RowsForm,
     only_sweep,
+    patch_scheme,
+    rows_of,
     stored_cycles,
+    tile_address,
     walked,
 )
-from polyconv.algorithms.dots.dense import DenseForm
 from polyconv.algorithms.dots.panel import DotPanel, by_planes, pack, panel_common, weaving_cycles
-from polyconv.algorithms.dots.planes import Planes
+from polyconv.algorithms.dots.planes import Part, Planes
 from polyconv.algorithms.dots.situations import (
     arithmetic_of,
     channel_bytes,
     has_half_word,
     padding_of,
-    refusal,
     window_outputs,
     windows,
     with_bias,
 )
-from polyconv.algorithms.dots.weights import run_weights
-from polyconv.algorithms.form import Form, Forms, Refusal
-from polyconv.kernels.dots_pixels import DotPixels, PixelWalk, dot_pixels, stored_together
-from polyconv.kernels.isa import Arithmetic, lanes
+from polyconv.algorithms.dots.weights import block_bytes, run_weights
+from polyconv.algorithms.form import Forms, Refusal
+from polyconv.kernels.dots_pixels import DotPixels, PixelWalk, stored_together
+from polyconv.kernels.isa import lanes
 from polyconv.kernels.language import INT, Module, vector
 from polyconv.kernels.layout import Move, MoveIn
-from polyconv.kernels.record import Function, Memory, Record, Table, Word, filled, words
+from polyconv.kernels.record import Functions, Memory, Record, Table, Word, filled, words
 from polyconv.kernels.signature import Address
-from polyconv.lowering.boxes import boxed_words, boxes, near_equal, near_equal_sizes, rows_follow
+from polyconv.lowering.boxes import boxed_words, boxes, near_equal_sizes, rows_follow
 from polyconv.lowering.moves import along_in, move_in_address, words_in_address
 from polyconv.lowering.panel import Driver, box_rows, decode, header_bytes, row_place
 from polyconv.lowering.program import Program, Request, Step, address_of, epilogue_tables, zeros
@@ -58,38 +61,53 @@ from polyconv.lowering.situation import Situation
 from polyconv.lowering.sweep import Axis, Sweep, taps_of
 from polyconv.lowering.traffic import far_cycles
 
-__all__ = ["PixelsForm", "forms"]
+__all__ = ["PixelsForm", "forms", "pixels_form"]
 
-_SUMS = 24
-"""Sums of a tile."""
 _MANY = 6
 """Output channels from which on tiles have at least so many: else they read pixels so often that these come from the
 second-level cache (256 channels, 14x14: twice as slow on Zen 5)."""
 _CROSSING = 1.9
 """Loads as which one counts that begins anywhere: nearly all cross a cache line."""
+_MOST_PIXELS = 16384
+"""Of a box: a program has the tiles of one, which take 2 us each to prepare."""
 _AFAR = 1.1
 """How much longer tiles take that read more words than a first-level cache holds: 8 and 10 % in two layers on Zen 5."""
+_UNALIGNED = 5.0
+"""Cycles that a vector of results of a patch takes more that begins anywhere, as those do that run on over lines."""
+_ROW_CYCLES, _WOVEN_ROW_CYCLES = 2.5, 1.0
+"""Cycles of a row of sums besides, and of one of a patch."""
+_LINE_CYCLES, _LINE_BYTES = 45.0, 28
+"""Cycles of copying a line of a channel, or each residue modulo the stride of one, and bytes that then pass in one."""
+_WOVEN = 2.5
+"""Cycles that weaving a vector of words from a panel takes: nearly all loads cross a cache line."""
 
 
 class PixelTile(Record):
-    """A tile of a box: its first pixel and where that lies in the panel, the words of its gaps, and its function."""
+    """A tile of a box: its pixels, the bytes of the panel and of ``gaps`` before its own, and its kind."""
 
     first: Word
+    pixels: Word
     place: Word
-    gaps: Memory
-    function: Function[PixelWalk]
+    gaps: Word
+    kind: Word
 
 
 class PixelRun(ChannelRun):
-    """A run with its tiles: those of a whole box come before those of the last one, which may be cut short."""
+    """A run with its functions, one of each kind of tile."""
 
-    tiles: Table[PixelTile]
+    functions: Functions[PixelWalk]
 
 
 class PixelWords(ChannelWords):
-    """The driver's words: of a whole box ``box_pixels``, in ``box_tiles``; of the last one so many in ``cut_tiles``."""
+    """The driver's words: a whole box has ``box_pixels`` in ``box_tiles``.
+
+    The last one, which may be cut short, has so many in ``cut_tiles``, which follow those.
+    """
 
     panel: DotPanel
+    patch: Word
+    tiles: Table[PixelTile]
+    gaps: Memory
     box_pixels: Word
     box_tiles: Word
     cut_tiles: Word
@@ -112,55 +130,43 @@ def driver(k: Module, name: str, vector_bytes: int) -> None:
         _, y, _ = row_place(k, c, item, k.constant(INT, 0))
         with k.loop(0, k.select(is_whole, p.box_tiles, p.cut_tiles)) as number, k.loop(0, p.run_count) as each:
             run = p.runs.at(each.index)
-            tile = run.tiles.at(first_tile + number.index)
+            tile = p.tiles.at(first_tile + number.index)
             first = tile.first
-            k.call(tile.function, PixelWalk(
-                *walked(p, item, run, frame.y + (y + first * p.y_pixel), pixels - first),
-                panel + tile.place, p.offsets, tile.gaps,
+            k.call(run.functions.at(tile.kind), PixelWalk(
+                *walked(p, item, run, frame.y + (y + first * p.y_pixel), tile.pixels),
+                panel + tile.place, p.offsets, p.gaps + tile.gaps, given.workspace + p.patch,
             ))  # fmt: skip
 
 
 def forms(s: Situation) -> Forms:
     """The form of a situation, or why there is none."""
-    if (reason := refusal(s)) is not None:
-        return reason
     p, kind = s.problem, arithmetic_of(s)
     if isinstance(sweep := only_sweep(s), Refusal):
         return sweep
     if has_half_word(kind, p.c // p.groups):
         return f"multiplies whole words of channels, not {p.c // p.groups} a group"
-    return (_form(s, sweep),)
+    return (pixels_form(s, sweep),)
 
 
 @dataclass(frozen=True, slots=True)
-class PixelsForm(Form):
-    """Boxes of outputs, whose tiles have a few vectors of pixels by some output channels.
+class PixelsForm(RowsForm):
+    """Boxes whose inputs are planes: of words, or of channels that are ``woven`` to those of a patch.
 
-    Parameters
-    ----------
-    sweep : Sweep
-    kind : Arithmetic
-        How words are multiplied.
-    box : tuple of int
-        Outputs of an item along every axis.
-    vectors : int
-        Most vectors of pixels of a tile.
+    The tiles of a patch may begin ``by_lines`` anew.
     """
 
-    sweep: Sweep
-    kind: Arithmetic
-    box: tuple[int, ...]
-    vectors: int
+    woven: bool
+    by_lines: bool = False
 
     @property
-    def arithmetic(self) -> str:
-        """Bytes by bytes, or pairs of 16 bits."""
-        return self.kind.name
+    def scheme(self) -> str:
+        """The order in which products are summed, where it is not tap by tap."""
+        return patch_scheme(self.sweep) if self.woven else ""
 
     @property
     def panel(self) -> Planes:
         """Where an item's inputs lie."""
-        return Planes.of(self.s, self.kind, self.sweep, self.box, max(ROWS))
+        return _planes(self.s, self.sweep, self.box, woven=self.woven)
 
     @property
     def taps(self) -> int:
@@ -168,9 +174,19 @@ class PixelsForm(Form):
         return math.prod(axis.taps for axis in self.sweep)
 
     @property
-    def workspace(self) -> int:
-        """Bytes a thread needs: the item's box and the panel."""
+    def words(self) -> int:
+        """Words of a pixel."""
+        return -(-self.taps * self.panel.count // (self.kind.channels if self.woven else 1))
+
+    @property
+    def patch(self) -> int:
+        """Where a tile's patch lies in the workspace."""
         return header_bytes(len(self.box)) + self.panel.size
+
+    @property
+    def workspace(self) -> int:
+        """Bytes a thread needs: the item's box, the panel, and a tile's patch."""
+        return self.patch + self.words * self.vectors * self.s.target.vector_bytes * self.woven
 
     def cost(self) -> dict[str, float]:
         """Cycles: the products, what follows sums, and weaving words."""
@@ -178,64 +194,81 @@ class PixelsForm(Form):
         outputs, stride = math.prod(axis.out for axis in self.sweep), self.sweep[-1].stride
         items = outputs / max(1, math.prod(self.box))
         runs = [count for _, count, _ in panel.held[-1].runs]
-        woven = sum(weaving_cycles(s, panel.held, count, p.c // p.groups, stride) for count in runs)
-        read = items * panel.lines * sum(runs) * p.c
+        if self.woven:
+            of_lines = sum(_LINE_CYCLES + count * panel.pixel_bytes * stride / _LINE_BYTES for count in runs)
+            moved = 300.0 + panel.lines * panel.count * of_lines
+        else:
+            moved = sum(weaving_cycles(s, panel.held, count, p.c // p.groups, stride) for count in runs)
+        read = items * panel.lines * sum(runs) * p.c * p.x_dtype.itemsize
         return {
-            "products": _product_cycles(s, self.kind, panel, self.taps, self.vectors) * items * p.groups * (p.n or 0),
-            "moves": (woven * items * p.groups + far_cycles(s, read)) * (p.n or 0),
+            "products": _product_cycles(self) * items * p.groups * (p.n or 0),
+            "moves": (moved * items * p.groups + far_cycles(s, read)) * (p.n or 0),
         }
-
-    def choices(self) -> dict[str, object]:
-        """Sizes of boxes and tiles."""
-        return {"box": self.box, "tile": f"{_rows(self.s, self.vectors)} channels x {self.vectors} vectors of pixels"}
 
     def build(self, r: Request) -> Program:
         """Program of a request."""
-        if r.y.spatial[-1] != r.y.itemsize or not rows_follow(r, self.sweep):
-            return DenseForm.of(r.situation).build(r)
+        *outer, last = self.box
+        follow = r.y.spatial[-1] == r.y.itemsize and rows_follow(r, self.sweep)
+        form = self if follow else replace(self, box=(*(1 for _ in outer), last))
         keep: list[Any] = []
-        step = _step(r, self, keep)
-        return Program((step,) if step.items else (), self.workspace, tuple(keep))
+        step = _step(r, form, keep)
+        return Program((step,) if step.items else (), form.workspace, tuple(keep))
 
 
-def _form(s: Situation, sweep: Sweep) -> PixelsForm:
+def _planes(s: Situation, sweep: Sweep, box: tuple[int, ...], *, woven: bool) -> Planes:
+    return Planes.of(s, arithmetic_of(s), sweep, box, max(ROWS), woven=woven)
+
+
+def pixels_form(s: Situation, sweep: Sweep, *, woven: bool = False) -> PixelsForm:
+    """The form of a sweep."""
     kind, p = arithmetic_of(s), s.problem
     extents = tuple(max(1, axis.out) for axis in sweep)
     budget = s.budget(s.profile.cache("l2", PANEL_SHARE))
-    box = boxes(extents, lambda box: Planes.of(s, kind, sweep, box, max(ROWS)).size, budget)
+
+    def size(box: tuple[int, ...]) -> int:
+        is_few = math.prod(box) <= s.near(_MOST_PIXELS)
+        return _planes(s, sweep, box, woven=woven).size if is_few else budget + 1
+
+    box = boxes(extents, size, budget)
     items = (p.n or 0) * p.groups * math.prod(-(-e // b) for e, b in zip(extents, box, strict=True))
     if s.threads > 1 and items % s.threads:
         cut = next((a for a, e in enumerate(extents) if e > 1), 0)
         part = -(-extents[cut] // (s.threads * -(-extents[cut] // box[cut])))
         box = (*box[:cut], max(1, part), *box[cut + 1 :])
-    panel = Planes.of(s, kind, sweep, box, max(ROWS))
-    taps = math.prod(axis.taps for axis in sweep)
-    wide = [vectors for vectors in ROWS if _rows(s, vectors) >= min(p.m // p.groups, _MANY)]
-    vectors = min(wide, key=lambda most: s.price(("vectors", most), _product_cycles(s, kind, panel, taps, most)))
-    return PixelsForm(s, sweep, kind, box, vectors)
+    wide = [vectors for vectors in ROWS if rows_of(s, vectors) >= min(p.m // p.groups, _MANY)]
+    if woven:
+        wide = [vectors for vectors in PATCHES if vectors % kind.channels == 0]
+    found = [PixelsForm(s, sweep, kind, box, vectors, woven, by_lines)
+             for vectors in wide for by_lines in (False, True)[: 1 + woven]]  # fmt: skip
+    return min(found, key=lambda form: s.price(("vectors", form.vectors, form.by_lines), _product_cycles(form)))
 
 
-def _rows(s: Situation, vectors: int) -> int:
-    """Most output channels of a tile; sums of windows take registers of their own."""
-    beside = window_outputs(s)
-    return max(1, _SUMS // vectors - beside) if beside else ROWS[vectors]
-
-
-def _product_cycles(s: Situation, kind: Arithmetic, panel: Planes, taps: int, most: int) -> float:
-    """Cycles of a box's tiles of at most so many vectors: products or loads, and what follows sums."""
-    rates, total, steps = s.rates(kind), 0.0, taps * panel.words
-    crossing, of_vector = _CROSSING if taps > 1 else 1.0, stored_cycles(s, gaps=panel.has_gaps)
-    lines_read = panel.words * len(panel.held[-1].runs) * math.prod(len(h.start) for h in panel.held[:-1])
-    lane = lanes(s.target, kind)
+def _product_cycles(form: PixelsForm) -> float:
+    """Cycles of a box's tiles: products or loads, what follows sums, and weaving those of a patch."""
+    s, kind, panel, steps, most = form.s, form.kind, form.panel, form.words, form.vectors
+    rates, total, lane = s.rates(kind), 0.0, lanes(s.target, kind)
+    runs_on = panel.has_gaps and not form.by_lines
+    within = min(1.0, max(0, form.box[-1] - most * lane + 1) / panel.pitch) if runs_on else 1.0
+    of_vector = within * stored_cycles(s) + (1 - within) * stored_cycles(s, gaps=True)
+    of_row = _WOVEN_ROW_CYCLES if form.woven else _ROW_CYCLES
+    crossing = _CROSSING if form.taps > 1 and not form.woven else 1.0
+    lines_read = panel.count * len(panel.held[-1].runs) * math.prod(len(h.start) for h in panel.held[:-1])
     stretches, pixels = panel.stretches(most * lane)
+    if panel.has_gaps and form.by_lines:
+        stretches, pixels = math.prod(form.box[:-1]), form.box[-1]
+    if form.woven and runs_on:
+        of_vector += _UNALIGNED * lane * s.problem.y_dtype.itemsize / s.target.vector_bytes
     for vectors, tiles in near_equal_sizes(-(-pixels // lane), most):
+        vectors = most if form.woven else vectors
         read = lines_read * vectors * crossing * s.target.vector_bytes
-        slower = _AFAR if read > s.profile.cache("l1", 1) else 1.0
-        for rows, blocks in near_equal_sizes(s.problem.m // s.problem.groups, _rows(s, most)):
+        slower = _AFAR if read > s.profile.cache("l1", 1) and not form.woven else 1.0
+        of_tile = steps * vectors * _WOVEN * form.woven
+        for rows, blocks in near_equal_sizes(s.problem.m // s.problem.groups, rows_of(s, most)):
             all_rows = rows + window_outputs(s)
             loads = (all_rows + vectors * crossing + 1) / rates.loads
             of_word = max(all_rows * vectors / rates.multiply_adds, loads, rates.latency) * slower
-            total += stretches * tiles * blocks * (steps * of_word + rows * (of_vector * vectors + 2.5) + BLOCK_CYCLES)
+            of_tile += blocks * (steps * of_word + rows * (of_vector * vectors + of_row) + BLOCK_CYCLES)
+        total += stretches * tiles * of_tile
     return total
 
 
@@ -245,107 +278,96 @@ def _step(r: Request, form: PixelsForm, keep: list[Any]) -> Step:
     w = r.weights(sweep)
     r = with_bias(r, w, padding)
     common, items = boxed_words(r, sweep, form.box, panel.held, panel=header_bytes(len(sweep)))
-    steps = panel.words * form.taps
-    parts = near_equal_sizes(group_out, _rows(r.situation, form.vectors))
+    steps, size, spec = form.words, channel_bytes(kind), _spec(r, form)
+    parts = near_equal_sizes(group_out, rows_of(r.situation, form.vectors))
     cut = tuple(axis.out % b or b for axis, b in zip(sweep, form.box, strict=True))
     whole_tiles, cut_tiles = _parts(r, form, form.box), _parts(r, form, cut) if cut != form.box else []
+    tiles, kinds, closed = _tiles(form, [*whole_tiles, *cut_tiles], lanes(r.target, kind))
     runs, channel, before = [], 0, 0
-    beside, factors = window_outputs(r.situation), windows(r) == "each"
-    for rows, blocks in parts:
-        runs.append(PixelRun(channel, blocks, before, _tiles(r, form, rows, [*whole_tiles, *cut_tiles])))
+    for rows, blocks, some in _runs(parts, spec, half=has_half_word(kind, form.taps * panel.count)):
+        functions = [tile_address(r, replace(some, gaps=gaps, edge=edge), rows, n) for n, gaps, edge in kinds]
+        runs.append(PixelRun(channel, blocks, before, functions))
         channel += rows * blocks
-        before += blocks * ((rows + beside) * steps + factors * rows) * kind.bytes
-    size = channel_bytes(kind)
+        before += blocks * block_bytes(r, rows, steps)
+    packed = DotPanel(
+        in_place=0, channels=group_in, plane_channels=1 if form.woven else kind.channels, channel_bytes=size,
+        pixel_bytes=panel.pixel_bytes, line_bytes=panel.pitch * panel.pixel_bytes, plane_bytes=panel.plane_bytes,
+        one_run=0, padding=padding, move_in=_move_in(r, last, woven=form.woven), by_planes=0, slabs=0, slab_rows=0,
+        row_run_count=0, row_runs=[], planes_in=None,
+    )  # fmt: skip
+    entries = w.reshape(*w.shape[:2], -1, 1) if form.woven else w
+    key = ("dots_patches" if form.woven else "dots_pixels", kind.name, form.vectors, taps_of(sweep))
     values = PixelWords(
         common=panel_common(r, common, last.stride),
-        panel=by_planes(DotPanel(
-            in_place=0, channels=group_in, plane_channels=kind.channels, channel_bytes=size,
-            pixel_bytes=kind.bytes, line_bytes=panel.pitch * kind.bytes, plane_bytes=panel.plane_bytes, one_run=0,
-            padding=padding, move_in=_move_in(r, last), by_planes=0, slabs=0, slab_rows=0, row_run_count=0, row_runs=[],
-            planes_in=None,
-        ), r, panel.held, last),
+        panel=packed if form.woven else by_planes(packed, r, panel.held, last), patch=form.patch,
+        tiles=tiles, gaps=closed,
         box_pixels=math.prod(form.box), box_tiles=len(whole_tiles), cut_tiles=len(cut_tiles), words=steps,
-        offsets=words(_offsets(form)),
-        weights=r.packed(("dots_pixels", kind.name, form.vectors, taps_of(sweep)), lambda: run_weights(r, w, parts)),
+        offsets=words(_offsets(form)), weights=r.packed(key, lambda: run_weights(r, entries, parts)),
         w_group=before, outputs=group_out, runs=runs, run_count=len(runs),
-        tables=epilogue_tables(r), y_pixel=r.y.itemsize,
+        tables=epilogue_tables(r), y_pixel=r.y.spatial[-1],
     )  # fmt: skip
     address = address_of(r, "dot pixels", "dot_pixels", Driver, lambda k, name: driver(k, name, r.target.vector_bytes))
     return Step(address, filled(values, keep), items)
 
 
 def _offsets(form: PixelsForm) -> list[int]:
-    """For every tap and word of it the bytes from the place of a pixel's first tap to what it meets."""
-    panel, size = form.panel, form.kind.bytes
-    return [
-        at * size + word * panel.plane_bytes
-        for at in panel.places([h.start for h in panel.held]).tolist() for word in range(panel.words)
-    ]  # fmt: skip
+    """For every tap and word of it the bytes from the place of a pixel's first tap to what it meets.
 
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A tile's pixels: the number of the first, where it lies in a plane, the vectors, and the words of their gaps."""
-
-    first: int
-    place: int
-    vectors: int
-    gaps: NDArray[np.int64]
+    Of a patch those of all taps of a channel, then the next one's; the last of all stands for none.
+    """
+    panel = form.panel
+    taps = [at * panel.pixel_bytes for at in panel.places([h.start for h in panel.held]).tolist()]
+    planes = [number * panel.plane_bytes for number in range(panel.count)]
+    if not form.woven:
+        return [at + plane for at in taps for plane in planes]
+    found = [at + plane for plane in planes for at in taps]
+    return found + found[-1:] * (form.words * form.kind.channels - len(found))
 
 
 def _spec(r: Request, form: PixelsForm) -> DotPixels:
     """The kind of tile of a request."""
-    return DotPixels(r.arith.name, r.problem.y, r.epilogue, form.panel.has_gaps, r.target.vbmi2, windows(r))
+    return DotPixels(
+        r.arith.name, r.problem.y, r.epilogue, windows(r), form.panel.has_gaps, r.target.vbmi2,
+        "held" if form.woven else "", apart=r.y.spatial[-1] != r.y.itemsize,
+    )  # fmt: skip
 
 
 def _parts(r: Request, form: PixelsForm, extents: tuple[int, ...]) -> list[Part]:
     """Tiles of a box of so many outputs along every axis; each begins with a pixel that has a result."""
-    count, panel = lanes(r.target, r.arith), form.panel
-    if not panel.has_gaps:
-        vectors = near_equal(-(-math.prod(extents) // count), form.vectors)
-        return [Part(first * count, first * count, some, zeros()) for first, some in vectors]
-    places = panel.places([range(e) for e in extents])
-    total = -(-panel.span(extents) // count)
-    most = -(-total // -(-total // form.vectors))  # tiles are near equal
-    begins = [0]
-    while (end := int(np.searchsorted(places, places[begins[-1]] + most * count))) < len(places):
-        begins.append(end)
-    stored = count * stored_together(_spec(r, form), vector(r.arith.accumulator, count))
-    return [_with_gaps(places[first:end], first, count, stored, r.y.itemsize)
-            for first, end in itertools.pairwise([*begins, len(places)])]  # fmt: skip
+    count, unit = lanes(r.target, r.arith), r.arith.channels if form.woven else 1
+    stored = stored_together(_spec(r, form), vector(r.arith.accumulator, count))
+    return form.panel.parts(extents, form.vectors, count, unit, stored * count, r.y.itemsize, by_lines=form.by_lines)
 
 
-def _with_gaps(places: NDArray[np.int64], first: int, count: int, stored: int, itemsize: int) -> Part:
-    """The tile of some pixels, of which vectors have so many, and so many are stored together."""
-    begin, within = int(places[0]), places - places[0]
-    number, lane = np.divmod(within, stored)
-    groups = int(number[-1]) + 1
-    bits = np.zeros(groups, np.uint64)
-    np.bitwise_or.at(bits, number, np.uint64(1) << lane.astype(np.uint64))
-    results = np.bincount(number, minlength=groups)
-    before = (np.cumsum(results) - results) * itemsize
-    gaps = np.stack([bits.view(np.int64), results, before], axis=1)
-    return Part(first, begin, int(within[-1]) // count + 1, gaps)
+def _runs(parts: list[tuple[int, int]], spec: DotPixels, *, half: bool) -> list[tuple[int, int, DotPixels]]:
+    """Blocks of output channels with their kind of tile: the first one weaves a patch, if there is one."""
+    found = [(rows, blocks, spec) for rows, blocks in parts]
+    if not spec.patch:
+        return found
+    (rows, blocks), *_ = parts
+    rest = [(rows, blocks - 1, spec)] if blocks > 1 else []
+    return [(rows, 1, replace(spec, patch="woven", half=half)), *rest, *found[1:]]
 
 
-def _tiles(r: Request, form: PixelsForm, rows: int, parts: list[Part]) -> list[PixelTile]:
-    """The tiles of blocks of so many output channels."""
-    spec = _spec(r, form)
-    functions: dict[int, Address[PixelWalk]] = {}
-    for vectors in sorted({part.vectors for part in parts}):
-        def make(k: Module, name: str, vectors: int = vectors) -> None:
-            dot_pixels(k, name, spec, lanes(r.target, r.arith), rows, vectors)
+def _tiles(form: PixelsForm, parts: list[Part], lanes: int
+           ) -> tuple[list[PixelTile], list[tuple[int, bool, bool]], NDArray[Any]]:  # fmt: skip
+    """Tiles, the vectors of each of their kinds, whether it closes gaps or has fewer pixels, and the gaps."""
+    size, before, tiles, kinds = form.panel.pixel_bytes, 0, [], dict[tuple[int, bool, bool], int]()
+    for part in parts:
+        closes = part.pixels < part.span
+        edge = form.woven and not closes and part.pixels < part.vectors * lanes
+        kind = kinds.setdefault((part.vectors, closes, edge), len(kinds))
+        tiles.append(PixelTile(part.first, part.pixels, part.place * size, before, kind))
+        before += part.gaps.nbytes
+    return tiles, list(kinds), np.concatenate([part.gaps for part in parts]) if before else zeros()
 
-        functions[vectors] = address_of(r, f"{spec} {rows}x{vectors}", "tile", PixelWalk, make)
-    return [
-        PixelTile(part.first, part.place * r.arith.bytes, part.gaps, functions[part.vectors]) for part in parts
-    ]  # fmt: skip
 
-
-def _move_in(r: Request, last: Axis) -> Address[MoveIn]:
-    """The move of pixels into words of the panel."""
+def _move_in(r: Request, last: Axis, *, woven: bool) -> Address[MoveIn]:
+    """The move of pixels into words of the panel, or of those of a channel."""
     p, kind = r.problem, r.arith
-    size, along = channel_bytes(kind), along_in(r, last, "c")
+    size, along = channel_bytes(kind), along_in(r, last, "p" if woven else "c")
+    if woven:
+        return move_in_address(r, Move(p.x, f"i{8 * size}", "any" if along == "cp" else along))
     if along in ("any", "cc"):
         return move_in_address(r, Move(p.x, f"i{8 * size}", "any"))
     return words_in_address(r, Move(p.x, f"i{8 * size}", along, together=kind.channels))

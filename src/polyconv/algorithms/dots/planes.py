@@ -1,4 +1,4 @@
-"""Planes of words of a box's inputs, in which every tap meets words that follow each other from line to line.
+"""Planes of a box's inputs, words or channels, in which what taps meet follows each other from line to line.
 
 It knows where words lie, and must not know what tiles make of them.
 """
@@ -14,16 +14,30 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from polyconv.kernels.dots_pixels import GAP_WORDS
 from polyconv.kernels.isa import Arithmetic
+from polyconv.lowering.boxes import near_equal
 from polyconv.lowering.situation import Situation
 from polyconv.lowering.sweep import Lines, Sweep, lines
 
-__all__ = ["Planes"]
+__all__ = ["Part", "Planes"]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A tile: its first pixel, how many have results, of so many, its place in a plane, vectors, and words of gaps."""
+
+    first: int
+    pixels: int
+    span: int
+    place: int
+    vectors: int
+    gaps: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Planes:
-    """Planes of words of a box's inputs.
+    """Planes of words of a box's inputs, or of channels that are woven to words later.
 
     Runs of pixels of a line, whose residues modulo the stride differ, lie apart: each plane has all lines of the first
     run, a ``pitch`` of pixels from one to the next, then those of the second.
@@ -35,7 +49,9 @@ class Planes:
     held : tuple of Lines
         Lines of every axis; those of the last one are pixels of a plane.
     pitch : int
-    words : int
+    pixel_bytes : int
+        Of a word or a channel.
+    count : int
         Planes.
     plane_bytes : int
         An odd number of cache lines, and room to read and write more.
@@ -46,23 +62,28 @@ class Planes:
     box: tuple[int, ...]
     held: tuple[Lines, ...]
     pitch: int
-    words: int
+    pixel_bytes: int
+    count: int
     plane_bytes: int
     size: int
 
     @classmethod
-    def of(cls, s: Situation, kind: Arithmetic, sweep: Sweep, box: tuple[int, ...], behind: int) -> Self:
-        """Those of a box, behind which tiles read up to so many vectors."""
+    def of(cls, s: Situation, kind: Arithmetic, sweep: Sweep, box: tuple[int, ...], behind: int, *, woven: bool
+           ) -> Self:  # fmt: skip
+        """Those of a box, behind which tiles read up to so many vectors; of channels, if these are ``woven`` later."""
+        together = 1 if woven else kind.channels
+        pixel = kind.bytes // kind.channels * together
         *outer, last = (lines(axis, b) for axis, b in zip(sweep, box, strict=True))
         pitch = max(count for _, count, _ in last.runs)
-        apart = math.prod(h.count for h in outer) * pitch + s.target.vector_bytes // kind.bytes
+        apart = math.prod(h.count for h in outer) * pitch + s.target.vector_bytes // pixel
         runs = tuple((number * apart, count, position) for number, (_, count, position) in enumerate(last.runs))
         begins = [first for first, _, _ in last.runs]
         start = [(bisect.bisect(begins, at) - 1, at) for at in last.start]
         spread = replace(last, runs=runs, start=tuple(n * apart + at - begins[n] for n, at in start))
-        plane = (-(-(len(runs) * apart * kind.bytes) // 64) | 1) * 64 + 64
-        words = -(-(s.problem.c // s.problem.groups) // kind.channels)
-        return cls(box, (*outer, spread), pitch, words, plane, plane * words + behind * s.target.vector_bytes)
+        plane = (-(-(len(runs) * apart * pixel) // 64) | 1) * 64 + 64
+        count = -(-(s.problem.c // s.problem.groups) // together)
+        size = plane * count + behind * s.target.vector_bytes
+        return cls(box, (*outer, spread), pitch, pixel, count, plane, size)
 
     @property
     def lines(self) -> int:
@@ -101,6 +122,54 @@ class Planes:
         for some, size in zip(outputs, self._sizes, strict=True):
             found = (found[:, None] * size + np.array(some, np.int64)).ravel()
         return found
+
+    def parts(self, extents: Sequence[int], most: int, lanes: int, unit: int, stored: int, itemsize: int, *,
+              by_lines: bool) -> list[Part]:  # fmt: skip
+        """Tiles of so many outputs along every axis, each of at most so many vectors.
+
+        Parameters
+        ----------
+        lanes : int
+            Pixels of a vector.
+        unit : int
+            Vectors of a tile are a multiple of it.
+        stored : int
+            Pixels whose results are stored together, to each of which belong words of gaps.
+        itemsize : int
+            Bytes of a result.
+        by_lines : bool
+            Whether no tile runs on from line to line.
+        """
+        wide = lanes * unit
+        if not self.has_gaps:
+            pixels, none = math.prod(extents), np.zeros((0, GAP_WORDS), np.int64)
+            return [
+                Part(first * wide, held, held, first * wide, some * unit, none)
+                for first, some in near_equal(-(-pixels // wide), most // unit)
+                for held in [min(some * wide, pixels - first * wide)]
+            ]  # fmt: skip
+        places, begins = self.places([range(e) for e in extents]), [0]
+        if by_lines:
+            line, each = extents[-1], most * lanes
+            begins = [at + first for at in range(0, len(places), line) for first in range(0, line, each)]
+        else:
+            total = -(-self.span(extents) // wide)
+            each = -(-total // -(-total // (most // unit))) * wide  # tiles are near equal
+            while (end := int(np.searchsorted(places, places[begins[-1]] + each))) < len(places):
+                begins.append(end)
+        sizes = np.diff([*begins, len(places)])
+        spans = places[np.cumsum(sizes) - 1] - places[begins] + 1
+        vectors = -(-spans // wide) * unit
+        groups = int(-(-vectors.max() * lanes // stored))
+        number, lane = np.divmod(places - np.repeat(places[begins], sizes), stored)
+        number += np.repeat(np.arange(len(begins)) * groups, sizes)
+        bits = np.zeros(len(begins) * groups, np.uint64)
+        np.bitwise_or.at(bits, number, np.uint64(1) << lane.astype(np.uint64))
+        results = np.bincount(number, minlength=bits.size).reshape(-1, groups)
+        before = (np.cumsum(results, axis=1) - results) * itemsize
+        gaps = np.stack([bits.view(np.int64).reshape(-1, groups), results, before], axis=2)
+        columns = (column.tolist() for column in (sizes, spans, places[begins], vectors))
+        return list(map(Part, begins, *columns, gaps))
 
     @property
     def _sizes(self) -> tuple[int, ...]:

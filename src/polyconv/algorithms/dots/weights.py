@@ -21,7 +21,7 @@ from polyconv.lowering.program import Request
 from polyconv.lowering.sweep import Sweep, taps_of
 from polyconv.runtime.arrays import aligned, as_aligned
 
-__all__ = ["block_weights", "by_lanes", "inner_weights", "run_weights"]
+__all__ = ["block_bytes", "block_weights", "by_lanes", "inner_weights", "run_weights"]
 
 
 def block_weights(r: Request, sweep: Sweep, sizes: Sizes, w: NDArray[Any], words: int) -> NDArray[Any]:
@@ -128,6 +128,11 @@ def run_weights(r: Request, w: NDArray[Any], runs: list[tuple[int, int]]) -> NDA
         packed.append(some.reshape(groups, -1))
         first += rows * blocks
     return np.ascontiguousarray(np.concatenate(packed, axis=1))
+
+
+def block_bytes(r: Request, rows: int, words: int) -> int:
+    """Bytes of a block of these: so many output channels of so many words, and what goes with windows."""
+    return ((rows + (windows(r) > "")) * words + rows * (windows(r) == "each")) * r.arith.bytes
 
 
 def inner_weights(r: Request, w: NDArray[Any], taps: int, steps: int, wide: int) -> NDArray[Any]:
