@@ -140,7 +140,7 @@ class Samples:
         k, copy = self.k, self.p.copy
         kind = vector("i16", self.spec.lanes)
         zero_words(k, self.workspace + copy.place, copy.pixel_bytes // kind.element_bytes + 4 * self.spec.lanes, kind)
-        zero_words(k, self.workspace + copy.done, copy.parts, vector("i64", self.spec.lanes))
+        zero_words(k, self.workspace + copy.done, copy.parts + 2, vector("i64", self.spec.lanes))
 
     def _copy(self, first: Value, end: Value) -> None:
         """Copy the parts of the image that have rows ``first`` to ``end`` and have not been copied."""
@@ -148,18 +148,26 @@ class Samples:
         c, first, end = p.common, k.maximum(first, 0), k.minimum(end, p.height)
         source = self.frame.x + (c.x_base + self.item.n * c.x_n + self.item.g * c.x_g)
         target = self.workspace + copy.place + copy.pixel_bytes
-        with k.when(first < end), k.loop(first // copy.part_rows, (end - 1) // copy.part_rows + 1) as part:
-            done = self.workspace + copy.done + part.index * 8
-            begin = part.index * copy.part_rows
-            with k.when(k.word(done).equals(0)):
-                k.store(k.constant(INT, 1), done, 8)
-                with k.loop(begin, k.minimum(begin + copy.part_rows, p.height), copy.line_rows) as row:
-                    rows = k.minimum(copy.line_rows, p.height - row.index)
-                    k.call(copy.move_in, MoveIn(
-                        source + row.index * copy.row_bytes, axis_words(c, c.axes - 1).x_stride, c.x_c,
-                        target + row.index * p.x_height, copy.pixel_bytes, Type(self.spec.copy).element_bytes,
-                        rows * p.width, p.block_channels, 0,
-                    ))  # fmt: skip
+        held = self.workspace + copy.done + copy.parts * 8  # rows from one to another, all copied: a CPU foresees that
+        low, high = k.word(held), k.word(held, 1)
+        with k.when((first < end) & ((first < low) | (end > high))):
+            parts = first // copy.part_rows, (end - 1) // copy.part_rows + 1
+            with k.loop(*parts) as part:
+                done = self.workspace + copy.done + part.index * 8
+                begin = part.index * copy.part_rows
+                with k.when(k.word(done).equals(0)):
+                    k.store(k.constant(INT, 1), done, 8)
+                    with k.loop(begin, k.minimum(begin + copy.part_rows, p.height), copy.line_rows) as row:
+                        rows = k.minimum(copy.line_rows, p.height - row.index)
+                        k.call(copy.move_in, MoveIn(
+                            source + row.index * copy.row_bytes, axis_words(c, c.axes - 1).x_stride, c.x_c,
+                            target + row.index * p.x_height, copy.pixel_bytes, Type(self.spec.copy).element_bytes,
+                            rows * p.width, p.block_channels, 0,
+                        ))  # fmt: skip
+            first, end = parts[0] * copy.part_rows, k.minimum(parts[1] * copy.part_rows, p.height)
+            meet = (first <= high) & (end >= low)
+            k.store(k.select(meet, k.minimum(first, low), first), held, 8)
+            k.store(k.select(meet, k.maximum(end, high), end), held + 8, 8)
 
     def _splat(self, value: Value, element: str = "i32") -> Value:
         """A 64-bit integer in every lane."""
@@ -202,22 +210,24 @@ class Samples:
         masks = self._field(p.mask, self.frame.mask, group, tap, line, first)
         by = [self._splat(part) for part in shift]
         extents = [self._splat(extent) for extent in (p.height, p.width)]
+        steps = [spec.dtype.itemsize if spec.together else of.pixel for of in (p.offset, p.mask)]
+        soon, positions = (p.offset.c * 2, p.mask.c), self.workspace + p.positions
         far = k.splat(k.constant(Type("i32"), FARTHEST), spec.lanes)
         with k.loop(0, vectors * spec.lanes, spec.lanes, carry=[far, 0 - far]) as pixel:
             there = k.mask(pixels - pixel.index, spec.lanes)
 
-            def field(of: FieldWords, begin: Buffer, later: int) -> Value:
-                at = begin + pixel.index * of.pixel
-                k.prefetch(at + of.c * later)  # of the next tap: runs are too short to be foreseen
-                return self.read(kind, at, spec.element, there, None if spec.together else of.pixel)
+            def field(begin: Buffer, step: Value | int, later: Value) -> Value:
+                at = begin + pixel.index * step
+                k.prefetch(at + later)  # of the next tap: runs are too short to be foreseen
+                return self.read(kind, at, spec.element, there, step if isinstance(step, Value) else None)
 
-            own = self.workspace + p.positions + pixel.index * 4
-            offsets = field(p.offset, rows, 2), field(p.offset, columns, 2)
+            own = positions + pixel.index * 4
+            offsets = [field(begin, steps[0], soon[0]) for begin in (rows, columns)]
             axes = [
                 self._axis(k.load(by[a].type, own + spec.segment * 4 * a) + by[a], offsets[a], extents[a])
                 for a in range(2)
             ]
-            self._weigh(pixel.index, axes, field(p.mask, masks, 1) if spec.masked else None)
+            self._weigh(pixel.index, axes, field(masks, steps[1], soon[1]) if spec.masked else None)
             (least, most), row = pixel.values, axes[0][0]
             pixel.next(k.intrinsic("smin", row.type, least, row), k.intrinsic("smax", row.type, most, row))
         if spec.copied:
@@ -232,14 +242,14 @@ class Samples:
     def _axis(self, position: Value, offset: Value, extent: Value) -> tuple[Value, list[Value]]:
         """The lower corners of samples along an axis, and what both corners weigh: nothing outside the image."""
         k, kind = self.k, offset.type
-        near = (offset > -FARTHEST) & (offset < FARTHEST)  # NaN compares false: such a sample is outside
-        offset = k.select(near, offset, 0.0)
+        offset = k.select(offset < FARTHEST, offset, float(FARTHEST))  # NaN compares false
+        offset = k.select(offset > -FARTHEST, offset, float(-FARTHEST))  # so far from any position, it is outside
         whole = k.cast("fptosi", offset, position.type)
         back = k.cast("sitofp", whole, kind)
         above = back > offset  # whole parts are towards -inf
         part = offset - k.select(above, back - 1.0, back)
         at = position + whole + k.cast("sext", above, position.type)
-        weights = [k.select((at + corner).below(extent) & near, weight, 0.0)
+        weights = [k.select((at + corner).below(extent), weight, 0.0)
                    for corner, weight in enumerate((1.0 - part, part))]  # fmt: skip
         return at, weights
 
@@ -275,15 +285,18 @@ class Samples:
         return self.workspace + (p.places + pixel * self._place.bytes), self.workspace + (p.weights + pixel * size)
 
     def _squares(self, panel: Buffer, first: Value, end: Value, vectors: Value) -> None:
-        """Samples of some channels of the copy, a vector of pixels at a time; few channels share a vector."""
-        k, lanes = self.k, self.spec.lanes
-        least = 16 // Type(self.spec.element).element_bytes
-        widths = [lanes >> halved for halved in range(lanes.bit_length()) if lanes >> halved >= least]
-        rest = (end - first) % lanes
+        """Samples of some channels of the copy, a vector of pixels at a time: two vectors of channels, one, or less.
+
+        Numbers that are widened keep other units busy than loads do: two vectors of them are no faster.
+        """
+        k, lanes, element = self.k, self.spec.lanes, self.spec.element
+        least, most = 16 // Type(element).element_bytes, 2 * lanes if self.spec.copy == element else lanes
+        widths = [most >> halved for halved in range(most) if most >> halved >= least]
+        rest = (end - first) % widths[0]
         whole = end - rest
         with k.loop(0, vectors) as v:
-            with k.loop(first, k.select(rest > lanes // 2, end, whole) if len(widths) > 1 else end, lanes) as c:
-                self._square(panel, c.index, end, v.index, lanes)
+            with k.loop(first, k.select(rest > most // 2, end, whole) if len(widths) > 1 else end, most) as c:
+                self._square(panel, c.index, end, v.index, most)
             for width in widths[1:]:
                 fewer = 0 if width == widths[-1] else width // 2
                 with k.when((rest > fewer) & (rest <= width)):
@@ -292,41 +305,57 @@ class Samples:
     def _square(self, panel: Buffer, c: Value, end: Value, v: Value, width: int) -> None:
         """Samples of up to ``width`` channels for a vector of pixels: a row for each channel.
 
-        As many pixels as fit share a vector on their way: lane ``j * width + i`` of the result is that of the piece
-        ``j`` of the ``i``-th.
+        Few channels share a vector with those of other pixels: lane ``j * width + i`` of a result is that of the piece
+        ``j`` of the ``i``-th.  Two vectors of channels share weights and places; so that all sums stay in registers,
+        they are those of half as many pixels at a time, unless elements are long.
         """
         k, p, spec = self.k, self.p, self.spec
-        kind, part = vector(spec.element, spec.lanes), vector(spec.copy, width)
-        size = kind.element_bytes
-        places, weights = (k.rebase(place) for place in self._of(v * spec.lanes))
+        kind, part = vector(spec.element, spec.lanes), vector(spec.copy, min(width, spec.lanes))
+        size, held = kind.element_bytes, -(-width // spec.lanes)
+        rows = min(part.lanes, kind.bytes // (4 * held))
+        pixels = rows * (spec.lanes // part.lanes)
         image = k.rebase(self.workspace + (p.copy.place + c * part.element_bytes))
-        samples = []
-        for i in range(width):
-            total, together = None, range(i, spec.lanes, width)
+        with k.loop(v * spec.lanes, (v + 1) * spec.lanes, pixels) as begin:
+            samples = self._interpolated(image, begin.index, part, [range(i, pixels, rows) for i in range(rows)], held)
+            step = p.row_bytes
+            row = panel + (c * step + begin.index * size)
+            for turned in (transposed(k, of_pixels) for of_pixels in samples):
+                for first in range(0, spec.lanes, pixels):
+                    for square in turned:  # a row beyond the last is written over, or lies behind the panel
+                        lanes = range(first, first + pixels)
+                        k.store(k.shuffle(square, square, lanes) if len(lanes) < spec.lanes else square, row)
+                        row = row + step
+
+    def _interpolated(self, image: Buffer, first: Value, part: Type, together: list[range], held: int
+                      ) -> list[list[Value]]:  # fmt: skip
+        """Samples of pixels from ``first`` on: vectors by what they hold together, for each of ``held`` of channels."""
+        k, spec, kind = self.k, self.spec, vector(self.spec.element, self.spec.lanes)
+        places, weights = (k.rebase(place) for place in self._of(first))
+        samples: list[list[Value]] = [[] for _ in range(held)]
+        pairs: dict[int, Value] = {}
+
+        def place_of(number: int) -> Value:
+            if len(together[0]) > 1:
+                return k.cast("zext", k.load(Type("i32"), places + number * 4), INT)
+            if number % 2 == 0:  # those of two pixels are loaded together
+                pairs[number + 1] = k.load(INT, places + number * 4)
+            return pairs[number] >> 32 if number % 2 else pairs[number + 1] & 0xFFFFFFFF
+
+        for pixels in together:
             for corner in range(CORNERS):
                 begin = corner * spec.segment
-                if len(together) == 1:
-                    word = k.broadcast(kind, weights + (begin + i) * size)
+                if len(pixels) == 1:
+                    word = k.broadcast(kind, weights + (begin + pixels[0]) * kind.element_bytes)
                 else:
-                    picks = [pixel for pixel in together for _ in range(width)]
-                    word = k.load(kind, weights + begin * size)
+                    picks = [pixel for pixel in pixels for _ in range(part.lanes)]
+                    word = k.load(kind, weights + begin * kind.element_bytes)
                     word = k.shuffle(word, word, picks)
-                value = k.joined([
-                    k.load(part, image + k.cast("zext", k.load(Type("i32"), places + (begin + pixel) * 4), INT))
-                    for pixel in together
-                ])  # fmt: skip
-                value = widen(k, value, spec.dtype, spec.element, f16c=spec.f16c)
-                total = word * value if total is None else k.fma(word, value, total)
-            assert total is not None
-            samples.append(total)
-        row = panel + (c * p.row_bytes + v * kind.bytes)
-        for number, of_channel in enumerate(transposed(k, samples)):
-            if number == 0:
-                k.store(of_channel, row)
-            else:
-                with k.when(c + number < end):
-                    k.store(of_channel, row)
-            row = row + p.row_bytes
+                at = [image + place_of(begin + pixel) for pixel in pixels]
+                for j, sums in enumerate(samples):
+                    value = k.joined([k.load(part, place + j * part.bytes) for place in at])
+                    value = widen(k, value, spec.dtype, spec.element, f16c=spec.f16c)
+                    sums.append(k.fma(word, value, sums.pop()) if corner else word * value)
+        return samples
 
     def _singly(self, panel: Buffer, first: Value, end: Value, pixels: Value) -> None:
         """Samples of some channels of the image where it lies."""

@@ -40,9 +40,15 @@ _VECTORS = (6, 3, 1)
 """Vectors of a segment, the first that leave room for the channels: tiles of eight outputs have three."""
 _PART = 384
 """Pixels that are copied at a time: enough whole squares, and few that nothing needs."""
+_COPY_SHARE = 1 / 2
+"""Of a second-level cache, for what a line of results needs of the copy."""
+_PADDED = 1.125
+"""Groups are copied one by one, so that this is so, unless vectors of their channels take so many times the room."""
+_OFFSETS = 8
+"""Rows over which offsets of a few pixels, up and down, spread samples."""
 _COPIED, _FAR = 6.0, 2.0
 """Cycles in which a cache line of the copy is made, and more where a second-level cache does not hold the copy."""
-_CORNERS, _SQUARE, _NARROW, _SINGLE = 40.0, 7.5, 4.5, 7.0
+_CORNERS, _SQUARE, _NARROW, _SINGLE = 40.0, 6.0, 4.5, 7.0
 """Cycles of the corners of a vector of samples; of a sample of a vector of channels, and of at most half of one; and of
 a sample of one number alone.  All six were measured on a Zen 5, in f32 and f64."""
 _SPARE = 128
@@ -73,8 +79,13 @@ def _form(s: Situation, sweep: Sweep, *, copied: bool) -> DeformableForm:
     near, limit = s.cache("l1", _PANEL_SHARE), math.inf if s.limit is None else s.limit + FREE_BYTES
     pixels = -(-math.prod(axis.out for axis in sweep) // lane) * lane
 
+    high, pixel = sweep[0], _pixel_bytes(s, p.c)
+    rows = (high.taps - 1) * high.dilation + high.stride + _OFFSETS  # of the image, for a line of results
+    is_far = rows * sweep[1].inp * pixel > s.cache("l2", _COPY_SHARE)
+    apart = copied and is_far and p.groups * _pixel_bytes(s, group_in) <= _PADDED * pixel
+
     def found() -> Iterator[tuple[int, int, int]]:
-        for groups in (groups for groups in range(p.groups, 0, -1) if p.groups % groups == 0):
+        for groups in (groups for groups in range(1 if apart else p.groups, 0, -1) if p.groups % groups == 0):
             for vectors in _VECTORS[:-1]:
                 row = min(vectors * lane, pixels) * arith_of(s).bytes
                 yield groups, vectors, group_in * max(1, min(taps, near // max(1, groups * group_in * row)))
@@ -139,22 +150,27 @@ def _sizes(s: Situation, sweep: Sweep, copied: bool, groups: int, segment: int, 
     group_in, array, row = p.c // p.groups, _VECTORS[0] * lane, segment * size
     channels, sets = groups * group_in, len(_sets(s))
     slot = 8 * row if chunk < group_in * math.prod(p.k) else 0
-    # a pixel of the copy: whole vectors, or a part of one that no cache line cuts
-    pixel = -(-channels // lane) * lane if channels > lane else 1 << (max(1, channels) - 1).bit_length()
-    width = _copy(s).element_bytes
+    pixel = _pixel_bytes(s, channels)
     places = header_bytes(2) + 2 * 4 * array
     weights = places + CORNERS * (4 if copied else 8) * array
     panel = -(-(weights + CORNERS * array * size) // 64) * 64
     panel_bytes = groups * chunk * row
-    zeros = panel + panel_bytes
+    zeros = panel + panel_bytes + copied * lane * row  # a square's rows beyond the last channel
     near = zeros + ZERO_BYTES + (slot * sets * groups or 8 * row) + _SPARE
     parts = -(-sweep[0].inp // _part_rows(sweep))
     copy = -(-(near + 8 * parts + _SPARE) // 64) * 64
-    behind = copy + (1 + math.prod(axis.inp for axis in sweep)) * pixel * width + _SPARE
+    behind = copy + (1 + math.prod(axis.inp for axis in sweep)) * pixel + _SPARE
     return Sizes(
-        copied, groups, channels, segment, chunk, array, pixel * width, row, slot, places, weights, panel, zeros, near,
+        copied, groups, channels, segment, chunk, array, pixel, row, slot, places, weights, panel, zeros, near,
         copy, panel_bytes, near, behind if copied else near,
     )  # fmt: skip
+
+
+def _pixel_bytes(s: Situation, channels: int) -> int:
+    """A pixel of the copy: whole vectors, or a part of one that no cache line cuts."""
+    lane = lanes(s.target, arith_of(s))
+    pixel = -(-channels // lane) * lane if channels > lane else 1 << (max(1, channels) - 1).bit_length()
+    return pixel * _copy(s).element_bytes
 
 
 def _copy(s: Situation) -> Type:

@@ -30,8 +30,8 @@ class CopyWords(Record):
     """Where a block's channels of an image are copied to, channels last, and how.
 
     Before the first pixel, at ``place`` in the workspace, lies one of zeros, which stands for all outside the image.
-    Of ``parts`` of so many rows each has a word at ``done``: whether it was copied.  It is moved by ``line_rows`` at a
-    time: all where rows follow each other, else one.
+    Of ``parts`` of so many rows each has a word at ``done``: whether it was copied.  Two words more say from which row
+    to which all were.  A part is moved by ``line_rows`` at a time: all where rows follow each other, else one.
     """
 
     place: Word
