@@ -170,20 +170,18 @@ def _polynomial(k: Emitter, x: Value, coefficients: Sequence[float]) -> Value:
 
 
 def _exponential(k: Emitter, x: Value, factor: Value | None = None) -> tuple[Value, Value]:
-    """``p`` and ``n`` of ``e^x``, or of ``e^(x factor)``, as ``2^n (1 + p)``, p in -0.3 .. 0.42, n in integers' low bits.
+    """``p`` and ``n`` of ``e^x``, or of ``e^(x factor)``, as ``2^n (1 + p)``: p in -0.3 .. 0.42, n in integers.
 
-    The exponent is at least the format's floor and small enough for the result to be finite.  A product is not rounded
-    before ``n * ln2_high``, which is exact, is taken off it.
+    That is in their low bits.  The exponent is at least the format's floor and small enough for the result to be
+    finite.  A product is not rounded before ``n * ln2_high``, which is exact, is taken off it.
     """
     f = _FORMATS[x.type.element]
     rounder = 1.5 * 2.0**f.fraction
     exponent = x if factor is None else x * factor
     shifted = k.fma(exponent, k.constant(x.type, _LOG2_E), k.constant(x.type, rounder))
     n = shifted - rounder
-    if factor is None:
-        r = k.fma(n, k.constant(x.type, -f.ln2_high), x)
-    else:
-        r = _multiply_add(k, x, factor, n * -f.ln2_high)
+    high = k.constant(x.type, -f.ln2_high)
+    r = k.fma(n, high, x) if factor is None else _multiply_add(k, x, factor, n * high)
     r = k.fma(n, k.constant(x.type, -f.ln2_low), r)
     p = k.fma(r * r, _polynomial(k, r, f.exponential), r)
     return p, k.cast("bitcast", shifted, x.type.of(f.integer))
