@@ -404,6 +404,16 @@ def test_spelled_out_activations_are_fused(name: str) -> None:
     assert all(f"act={word}" in (record.problem or "") for record in made.nodes)
 
 
+@pytest.mark.parametrize("name", ["Gelu", "Gelu of halves"])
+def test_a_gelu_behind_no_convolution_is_one_function(name: str) -> None:
+    constants = {k: np.array(v, np.float32) for k, v in NUMBERS.items()}
+    model = onnx_model([node("Abs", ["x"], ["b"]), node("Neg", ["b"], ["c"]), *SPELLED[name]],
+                       [info("x", [1, 4, 9, 8])], ["y"], constants)  # fmt: skip
+    made = close(model, {"x": random(1, 4, 9, 8)})
+    assert len(ops(made)) == 1
+    assert {record.engine for record in made.nodes} == {"polyconv"}
+
+
 @pytest.mark.parametrize("name", ["Gelu", "HardSwish by Clip", "Mish"])
 @pytest.mark.parametrize("what", ["other number", "inner value returned", "inner value read"])
 def test_what_is_nearly_an_activation_is_not_fused(name: str, what: str) -> None:

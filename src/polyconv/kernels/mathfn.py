@@ -169,19 +169,20 @@ def _polynomial(k: Emitter, x: Value, coefficients: Sequence[float]) -> Value:
 # with 5 coefficients for float and 10 for double; r^2 q is then off by at most 2^-26.8 and 2^-55.9.
 
 
-def _exponential(k: Emitter, x: Value, low: Value | None = None) -> tuple[Value, Value]:
-    """``p`` and ``n`` of ``e^(x + low) = 2^n (1 + p)``, p in -0.3 .. 0.42, n in the low bits of integers.
+def _exponential(k: Emitter, x: Value, factor: Value | None = None) -> tuple[Value, Value]:
+    """``p`` and ``n`` of ``e^x``, or of ``e^(x factor)``, as ``2^n (1 + p)``: p in -0.3 .. 0.42, n in integers.
 
-    ``x`` is at least the format's floor and small enough for the result to be finite.
+    That is in their low bits.  The exponent is at least the format's floor and small enough for the result to be
+    finite.  A product is not rounded before ``n * ln2_high``, which is exact, is taken off it.
     """
     f = _FORMATS[x.type.element]
     rounder = 1.5 * 2.0**f.fraction
-    shifted = k.fma(x if low is None else x + low, k.constant(x.type, _LOG2_E), k.constant(x.type, rounder))
+    exponent = x if factor is None else x * factor
+    shifted = k.fma(exponent, k.constant(x.type, _LOG2_E), k.constant(x.type, rounder))
     n = shifted - rounder
-    r = k.fma(n, k.constant(x.type, -f.ln2_high), x)
+    high = k.constant(x.type, -f.ln2_high)
+    r = k.fma(n, high, x) if factor is None else _multiply_add(k, x, factor, n * high)
     r = k.fma(n, k.constant(x.type, -f.ln2_low), r)
-    if low is not None:
-        r = r + low
     p = k.fma(r * r, _polynomial(k, r, f.exponential), r)
     return p, k.cast("bitcast", shifted, x.type.of(f.integer))
 
@@ -319,8 +320,8 @@ def _elu(k: Emitter, v: Value, alpha: Value) -> Value:
 # of D) points y = 3 (1 + t) / (1 - t), t Chebyshev points, six times over with w = 1 / D of the time before
 # (at first 1).
 #
-# The exponent would carry the rounding error of y^2, up to 800 times the last place.  Instead y^2 is
-# h^2 + (y - h) (y + h), h the leading half of y: the first part is exact, the second small.
+# (1 + N / D) / (2 + c y) takes one division as (D + N) / (D (2 + c y)), where what D is off by cancels but for its
+# share in R.  The exponent would carry the rounding error of y^2, up to 800 times the last place: see _exponential.
 _MILLS_SLOPE = 2.5066282746310002
 
 
@@ -333,13 +334,10 @@ def _gelu(k: Emitter, v: Value) -> Value:
 
 def _tail(k: Emitter, y: Value, factor: Value | float) -> Value:
     """``factor Phi(-y)`` for y from 0 to the format's ``gelu_floor``."""
-    f = _FORMATS[y.type.element]
-    h = _leading(k, y)
-    p, n = _exponential(k, h * h * -0.5, (y - h) * (y + h) * -0.5)
-    numerator, denominator = f.mills
-    ratio = _polynomial(k, y, numerator) / _polynomial(k, y, denominator)
-    quotient = factor / k.fma(y, k.constant(y.type, _MILLS_SLOPE), k.constant(y.type, 2.0))
-    return _times_power(k, quotient, k.fma(p, ratio, p + ratio), n)
+    p, n = _exponential(k, y * -0.5, y)
+    numerator, denominator = (_polynomial(k, y, part) for part in _FORMATS[y.type.element].mills)
+    slope = k.fma(y, k.constant(y.type, _MILLS_SLOPE), k.constant(y.type, 2.0))
+    return _times_power(k, (denominator + numerator) * factor / (denominator * slope), p, n)
 
 
 # -- functions that are no activations -----------------------------------------------------------------

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from polyconv.models.elements import BY_ONNX
+from polyconv.models.fuse import activation_of
 from polyconv.models.graph import Array, Node
 from polyconv.models.onnx_channels import biased, channels_first
 from polyconv.models.onnx_integers import (
@@ -29,6 +30,7 @@ from polyconv.models.onnx_integers import (
 from polyconv.models.onnx_products import ACTIVATIONS, ALL_FLOATS, activated_before, linear, product, there_and_back
 from polyconv.models.operators import has_row
 from polyconv.models.rewriting import Change, Rule, View
+from polyconv.models.spelled import spelled_out
 
 __all__ = ["ON_GPU", "RULES"]
 
@@ -267,6 +269,22 @@ def one_slope(node: Node, view: View) -> Change | None:
     return Change((node,), (made,))
 
 
+def gelu(node: Node, view: View) -> Change | None:
+    """``Mul(Mul(x, Add(Erf(Div(x, sqrt 2)), 1)), 0.5)``, in any order -> ``Gelu(x)``."""
+    scaled = view.makers.get(node.inputs[0])
+    for name in () if scaled is None else scaled.inputs:
+        value = view.values.get(name)
+        if value is None or value.type not in ("tensor(float)", "tensor(double)"):
+            continue
+        found = spelled_out(name, view.readers, view.results, view.constants, activation_of)
+        if found is not None and found[0].name == "Gelu":
+            nodes, last = found[1], found[1][-1]
+            stands_for = tuple(each for taken in nodes for each in taken.of_file)
+            made = Node(last.name, "Gelu", "", 20, (name,), last.outputs, stands_for=stands_for)
+            return Change(tuple(nodes), (made,))
+    return None
+
+
 def _made(like: Node, taken: Sequence[Node], **fields: Any) -> Node:
     """A node like another, in the place of some."""
     stands_for = tuple(node for each in taken for node in each.of_file)
@@ -282,6 +300,7 @@ RULES = (
     _rule(known_shape, "Shape", is_exact=True),
     _rule(same_node, "Shape", "DequantizeLinear", "Cast", "Transpose", "Reshape", "Relu", is_exact=True),
     _rule(one_slope, "PRelu", is_exact=True),
+    _rule(gelu, "Erf"),
     _rule(integer_weights, "QuantizeLinear", is_exact=True),
     _rule(
         integer_pooling, "MaxPool", "Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze", is_exact=True

@@ -109,7 +109,7 @@ FUNCTIONS: Mapping[str, Function] = {
     "Sqrt": Function(1, lambda k, dtype, v: k.intrinsic("sqrt", v.type, v), cycles=10),
     "RootPower": Function(1, _root_power, cycles=12),
     "Exp": Function(1, lambda k, dtype, v: mathfn.exponential(k, v), cycles=16),
-    "Erf": Function(1, lambda k, dtype, v: mathfn.error_function(k, v), cycles=50),
+    "Erf": Function(1, lambda k, dtype, v: mathfn.error_function(k, v), cycles=33),
     "Relu": Function(1, _relu, "fiu"),
     "Clip": Function(3, _clip, "fiu", 2),
     "Sloped": Function(2, _sloped, cycles=2),
@@ -119,7 +119,7 @@ FUNCTIONS: Mapping[str, Function] = {
     "HardSwish": Function(1, _activation("HardSwish"), cycles=5),
     "Silu": Function(1, _activation("Silu"), cycles=25),
     "Mish": Function(1, _activation("Mish"), cycles=40),
-    "Gelu": Function(1, _activation("Gelu"), cycles=45),
+    "Gelu": Function(1, _activation("Gelu"), cycles=22),
     "Elu": Function(2, _activation("Elu"), cycles=20),
 }
 """Name -> function."""

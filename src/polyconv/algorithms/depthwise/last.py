@@ -54,7 +54,7 @@ _LISTS = 1 / 8
 neighbouring rows read stays near meanwhile."""
 
 _TOGETHER = 4
-"""Sizes of tiles that are compiled together: images of other sizes soon need the next one."""
+"""Sizes of tiles that are compiled together where extents vary: images of other sizes soon need the next one."""
 
 _IN, _OUT, _RUN = 3.5, 4.0, 40.0
 """Cycles of a vector of the copy, of one of results, and of a run of pixels.  Measured on Zen 5."""

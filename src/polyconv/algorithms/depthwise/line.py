@@ -45,7 +45,7 @@ _ACROSS = {32: 4, 16: 1}
 """Neighbouring taps of an entry, by vector registers; their weights fit beside sums, and no tap is a vector away."""
 
 _TOGETHER = 4
-"""Lengths of tiles that are compiled together: lines of other lengths soon need the next one."""
+"""Lengths of tiles that are compiled together where extents vary: lines of other lengths soon need the next one."""
 
 _CHUNK = 1 / 8
 """Share of the second-level cache for the input of the channels of an item."""

@@ -69,9 +69,16 @@ def tiles_by_size(r: Request, name: str, signature: type[S], most: int, sizes: I
     make : callable
         ``make(k, name, size)`` adds a tile to a module.
     together : int
-        Neighbouring sizes that are compiled as soon as one of them is needed, for other extents soon need the others.
+        Neighbouring sizes that are compiled together once a layer has met other extents, which soon need them all.
     """
-    runs = {(most - size) // together for size in sizes}
+    needed = set(sizes)
+    before: set[int] = r.once(("sizes of tiles", name, mark), set)
+    varying: set[bool] = r.once("whether extents vary", set)
+    if before and needed - before:
+        varying.add(True)
+    before |= needed
+    together = together if varying else 1
+    runs = {(most - size) // together for size in needed}
 
     def address(size: int) -> Address[S]:
         return address_of(r, f"{name} {size}{mark}", "tile", signature, lambda k, name: make(k, name, size))

@@ -60,7 +60,7 @@ _FEW = 8
 """Outputs of a phase of the rows from which on they share inputs in any case."""
 
 _TOGETHER = 4
-"""Heights of tiles that are compiled together: images of other sizes soon need the next one."""
+"""Heights of tiles that are compiled together where extents vary: images of other sizes soon need the next one."""
 
 _CHUNK = 1 / 8
 """Share of the second-level cache for input and result of the channels of an item."""
