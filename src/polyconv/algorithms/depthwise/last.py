@@ -34,6 +34,7 @@ from polyconv.algorithms.least import least
 from polyconv.kernels.isa import ARITHMETIC
 from polyconv.kernels.layout import Move
 from polyconv.kernels.record import filled
+from polyconv.lowering.gaps import gaps
 from polyconv.lowering.moves import along_in, along_out, move_in_address, move_out_address
 from polyconv.lowering.panel import Driver
 from polyconv.lowering.program import Operand, Program, Request, address_of, epilogue_tables, one_step, residual_of
@@ -65,7 +66,8 @@ def forms(s: Situation) -> Forms:
         return "copies channels-first arrays"
     if (reason := too_many_taps(p)) is not None:
         return reason
-    swept, one = sweeps(p), changed(of_one_image(s), limit=None)  # neither threads nor a limit decide what is summed
+    one = changed(of_one_image(s), limit=None)  # neither threads nor a limit decide what is summed
+    swept = *sweeps(p), *gaps(p)
     if not swept:
         return "computes results that have elements"
     cut, usual = _cut_of(s, swept), _cut_of(one, swept)
@@ -179,6 +181,11 @@ class LastForm(DepthwiseForm):
 
     plans: tuple[Plan, ...]
     cut: Cut
+
+    @property
+    def is_whole(self) -> bool:
+        """Copies of results have all of them."""
+        return True
 
     @property
     def workspace(self) -> int:

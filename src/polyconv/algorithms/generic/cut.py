@@ -141,10 +141,14 @@ def cut_of(s: Situation, arith: Arithmetic, family: Family) -> Cut:
     """The cheapest order of axes: the innermost reads in place, a longer one fills more lanes."""
     sweep = family.sweep
     rank = len(sweep)
-    orders = [tuple(range(rank))]
-    longest = max(range(rank), key=lambda a: (sweep[a].out, a))
-    if longest != rank - 1 and sweep[longest].out > 2 * sweep[-1].out:
-        orders.append((*(a for a in range(rank) if a != longest), longest))
+    own = tuple(range(rank))
+    orders = [own]
+    rows = tuple(sorted(own, key=lambda a: sweep[a].out > 1))  # of more than an output
+    longest = max(own, key=lambda a: (sweep[a].out, a))
+    if rows != own:
+        orders.append(rows)
+    if longest not in (rank - 1, rows[-1]) and sweep[longest].out > 2 * sweep[-1].out:
+        orders.append((*(a for a in own if a != longest), longest))
     one = replace(s, threads=1) if s.threads > 1 else s  # their number decides no order
     cuts = [_cut_in_order(one, arith, family, order, fused=False) for order in orders]
     alone = len(family.members) == 1 and sweep[-1].out_step == 1
