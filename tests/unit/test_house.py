@@ -24,7 +24,7 @@ LONG_FUNCTIONS = {
 """Functions above it, docstring and signature not counted."""
 
 FOLDERS = {
-    ".": 3750, "algorithms": 20880, "benchmark": 5850, "cli": 4350, "conformance": 5950, "dialects": 2250,
+    ".": 3750, "algorithms": 20900, "benchmark": 5850, "cli": 4350, "conformance": 5950, "dialects": 2250,
     "fields": 750, "gpu": 7250, "kernels": 9300, "lowering": 2610, "machine": 700, "models": 10500, "ndimage": 2000,
     "operators": 7050, "planning": 1050, "problem": 1750, "runtime": 1950,
 }  # fmt: skip

@@ -62,6 +62,7 @@ def gaps(p: Problem, run: int = 0) -> tuple[Sweep, ...]:
             found = [(wholes[a], *inner)]
             continue
         reached = [without_taps(axis.first_out, axis.out, axis.out_step) for axis in phases[a] if axis.taps]
+        reached = reached if some else [wholes[a]]
         found = [*((axis, *inner) for axis in some), *((axis, *sweep) for axis in reached for sweep in found)]
     return tuple(found)
 
