@@ -27,6 +27,7 @@ from polyconv.errors import ArgumentError
 from polyconv.in_force import target_in_force
 from polyconv.kernels import objects
 from polyconv.kernels.isa import ARITHMETIC
+from polyconv.lowering.gaps import with_gaps
 from polyconv.lowering.program import Program, Request, Step
 from polyconv.lowering.situation import Situation, changed
 from polyconv.operands import Lying, strides
@@ -343,7 +344,7 @@ class Layer:
             mask=None if mask is None else strides(mask, replace(p, layout="NCHW")),
             known={} if run else self._known.setdefault(s.target, {}),
         )  # fmt: skip
-        made = form.build(request)
+        made = form.build(request) if form.is_whole else with_gaps(request, form.build(request))
         return Program(made.steps, made.workspace, (*made.keep, *held))
 
 

@@ -12,6 +12,7 @@ from algorithms import algorithms, result
 from polyconv.conformance.judge import complaint, expected, widened
 from polyconv.conformance.operands import operands
 from polyconv.errors import ArgumentError
+from polyconv.lowering.gaps import gaps
 from polyconv.lowering.sweep import Sweep, families, sweeps
 from polyconv.problem.problem import Problem
 
@@ -83,21 +84,33 @@ def test_sweeps_write_every_output_once() -> None:
     drawn = [p for p in (_random(rng) for _ in range(300)) if p is not None]
     problems = [Problem.parse(f"conv_transpose f32 NCHW {fields}") for fields in LINES] + drawn
     for p in problems:
-        _check(p, list(sweeps(p)))
+        _check(p, [*sweeps(p), *gaps(p)])
         for family in families(p):
             for member, shifts in family.members:
                 for axis, own, shift in zip(family.sweep, member, shifts, strict=True):
                     assert (axis.taps, axis.pad - shift) == (own.taps, own.pad) and axis.out >= own.out + shift
-        _check(p, [member for family in families(p) for member, _ in family.members])
-    assert any(0 in (axis.taps for axis in sweep) for p in drawn for sweep in sweeps(p))
+        _check(p, [*(member for family in families(p) for member, _ in family.members), *gaps(p)])
+        for run in (64, 10**9):
+            written = [o for sweep in gaps(p, run) for o in _outputs(sweep)]
+            needed = {o for sweep in gaps(p) for o in _outputs(sweep)}
+            assert len(written) == len(set(written)) and needed <= set(written), p
+            assert bool(needed) == bool(written), p
+    assert any(0 in (axis.taps for axis in sweep) for p in drawn for sweep in gaps(p))
 
 
 def test_outputs_without_taps_are_long_rows() -> None:
-    """Where the first axis has no tap, the others are not cut into phases."""
-    found = sweeps(Problem.parse("conv_transpose f32 NCHW n1 c4 i5x6 m4 k1x3 s2x3"))
-    assert [[(axis.out, axis.taps, axis.out_step) for axis in sweep] for sweep in found] == [
-        [(5, 1, 2), (6, 1, 3)], [(5, 1, 2), (6, 1, 3)], [(5, 1, 2), (6, 1, 3)], [(4, 0, 2), (18, 0, 1)],
-    ]  # fmt: skip
+    """Where the first axis has no tap, the others are not cut into phases; short gaps are not written one by one."""
+
+    def found(line: str, run: int) -> list[list[tuple[int, int, int]]]:
+        of_line = gaps(Problem.parse(line), run)
+        return [[(axis.out, axis.first_out, axis.out_step) for axis in sweep] for sweep in of_line]
+
+    line = "conv_transpose f32 NCHW n1 c4 i5x6 m4 k1x3 s2x3"  # 72 bytes of a row lie together
+    assert found(line, 0) == found(line, 64) == [[(4, 1, 2), (18, 0, 1)]]
+    assert found(line, 128) == [[(9, 0, 1), (18, 0, 1)]]
+    line = "conv_transpose f32 NHWC n1 c4 i5x6 m4 k3x1 s3x3"  # 16 of a pixel
+    assert found(line, 0) == [[(15, 0, 1), (5, 1, 3)], [(15, 0, 1), (5, 2, 3)]]
+    assert found(line, 64) == [[(15, 0, 1), (16, 0, 1)]]
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])

@@ -37,6 +37,11 @@ class Form(ABC):
     s: Situation
 
     @property
+    def is_whole(self) -> bool:
+        """Whether its program writes outputs too that no product reaches; else ``gaps`` are written before."""
+        return False
+
+    @property
     def arithmetic(self) -> str:
         """Row of ``ARITHMETIC`` in which products are formed."""
         return accumulator_arithmetic(self.s)

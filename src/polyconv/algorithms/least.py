@@ -22,7 +22,7 @@ class Least:
     Parameters
     ----------
     outputs : int
-        Positions of the result.
+        Positions of the result that products reach.
     taken : int
         Pairs of an output and a tap, those that meet padding among them.
     met : float
@@ -41,12 +41,13 @@ class Least:
 @lru_cache(256)
 def least(p: Problem) -> Least:
     """The least work of a problem with known extents."""
-    taken, met, brought = 0, 0.0, 0
+    outputs, taken, met, brought = 0, 0, 0.0, 0
     for sweep in sweeps(p):
+        outputs += math.prod(axis.out for axis in sweep)
         of_taken, of_met, of_brought = zip(*map(_along, sweep), strict=True)
         taken, met, brought = taken + math.prod(of_taken), met + math.prod(of_met), brought + math.prod(of_brought)
     # phases of a transposed convolution may share what they bring
-    return Least(math.prod(o or 0 for o in p.out), taken, met, 0 if p.op == "conv_transpose" else brought)
+    return Least(outputs, taken, met, 0 if p.op == "conv_transpose" else brought)
 
 
 @lru_cache(1024)

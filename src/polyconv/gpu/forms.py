@@ -38,9 +38,17 @@ from polyconv.gpu.placing import (
     weights_of,
 )
 from polyconv.gpu.price import seconds_of
+from polyconv.lowering.gaps import gaps
 from polyconv.lowering.sweep import Sweep, sweeps
+from polyconv.problem.problem import Problem
 
 __all__ = ["Form", "Job", "Step", "forms", "products"]
+
+
+def _sweeps(p: Problem) -> tuple[Sweep, ...]:
+    """All outputs."""
+    return *sweeps(p), *gaps(p)
+
 
 def forms(job: Job) -> Iterator[Form]:
     """All forms of a job that fit into its limit; there is one at least."""
@@ -50,12 +58,12 @@ def forms(job: Job) -> Iterator[Form]:
             found = True
             yield form
     if not found:
-        yield _plain(job, sweeps(job.problem))
+        yield _plain(job, _sweeps(job.problem))
 
 
 def _all(job: Job) -> Iterator[Form]:
     p = job.problem
-    of_sweeps = sweeps(p)
+    of_sweeps = _sweeps(p)
     small = most_bytes(job) < MOST_BYTES
     if p.op == "deform_conv":
         yield from _deformables(job, of_sweeps)
@@ -165,7 +173,7 @@ def _shares(of_sweeps: tuple[Sweep, ...], along: int, outputs: int) -> bool:
 
 def products(job: Job) -> Iterator[Form]:
     """Forms of a job that are matrix products, whose groups may lie apart."""
-    return _gemms(job, sweeps(job.problem))
+    return _gemms(job, _sweeps(job.problem))
 
 
 def _gemms(job: Job, of_sweeps: tuple[Sweep, ...]) -> Iterator[Form]:

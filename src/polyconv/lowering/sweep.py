@@ -5,15 +5,14 @@ zero-stuffing: output ``o = o0 + S j`` (S stride, P begin pad, D dilation) recei
 ``i S + t D = o + P``.  With g = gcd(S, D) the taps that fit a phase are ``t = t0 + (S/g) u``; their inputs
 ``i = j + (o0 + P - t D)/S`` step by ``-D/g`` per u.  Read with u descending that is a forward
 convolution of stride 1, dilation D/g, begin pad ``-(smallest i at j = 0)``: each output is written once.
-Where a phase of an axis has no taps, the axes behind it are not cut into phases.  An axis of one input is cut by its
-taps instead, of which an output has one at most.
+An axis of one input is cut by its taps instead, of which an output has one at most.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -23,7 +22,7 @@ from polyconv.problem.problem import Problem
 
 __all__ = [
     "Axis", "Family", "Lines", "Sweep", "anywhere", "box_count", "changes", "families", "line_pixels", "lines",
-    "mean_taps", "pieces", "residue_lines", "sweeps", "taps_of",
+    "mean_taps", "phases_of", "pieces", "residue_lines", "sweeps", "taps_of", "without_taps",
 ]  # fmt: skip
 
 
@@ -95,9 +94,11 @@ def inside(axis: Axis) -> range:
 
 @lru_cache(256)
 def sweeps(p: Problem) -> tuple[Sweep, ...]:
-    """Sweeps of a problem with known extents; together they write every output once."""
-    parts = [[_alone(axis) for axis in phases] for phases in _axes(p)]
-    return tuple(tuple(axis for axis, _ in group) for group in _of_problem(p, parts))
+    """Sweeps of a problem with known extents: together they write every output once that a product reaches.
+
+    ``gaps`` have the others of a transposed convolution; where no output is reached, a sweep without taps has all.
+    """
+    return tuple(tuple(axis for axis, _ in group) for group in _reached(p, lambda phases: [*map(_alone, phases)]))
 
 
 _Part = tuple[Axis, list[tuple[Axis, int]]]
@@ -108,33 +109,25 @@ def _alone(axis: Axis) -> _Part:
     return axis, [(axis, 0)]
 
 
-def _without_taps(first: int, out: int, step: int = 1) -> Axis:
+def without_taps(first: int, out: int, step: int = 1) -> Axis:
     """Outputs that no product reaches."""
     return Axis(out, 1, 0, 1, 1, 0, first, step)
 
 
-def _of_problem(p: Problem, parts: Sequence[Sequence[_Part]]) -> Iterator[tuple[_Part, ...]]:
-    return _each_of(parts, [_alone(_without_taps(0, o or 0)) for o in p.out])
-
-
-def _each_of(parts: Sequence[Sequence[_Part]], wholes: Sequence[_Part]) -> Iterator[tuple[_Part, ...]]:
-    """A part of every axis at a time, and with one that has no taps the axes behind it whole.
-
-    No product reaches its outputs, whatever the phases of other axes: they are written as long rows.
-    """
-    if not parts:
-        yield ()
-        return
-    for part in parts[0]:
-        rests = _each_of(parts[1:], wholes[1:]) if part[0].taps else (tuple(wholes[1:]),)
-        yield from ((part, *rest) for rest in rests)
+def _reached(p: Problem, parted: Callable[[list[Axis]], list[_Part]]) -> Iterator[tuple[_Part, ...]]:
+    """Parts of every axis, made of the phases that have taps."""
+    found = phases_of(p)
+    some = [[axis for axis in phases if axis.taps] for phases in found]
+    if all(found) and not all(some):
+        return iter([tuple(_alone(without_taps(0, o or 0)) for o in p.out)])
+    return itertools.product(*map(parted, some))
 
 
 _MOST_SWEEPS = 1 << 16
 """Each takes about a millisecond to plan, and a place in every table."""
 
 
-def _axes(p: Problem) -> list[list[Axis]]:
+def phases_of(p: Problem) -> list[list[Axis]]:
     """Phases of every spatial axis."""
     if p.op == "conv_transpose":
         count = math.prod(min(s, o or 0) for s, o in zip(p.s, p.out, strict=True))
@@ -183,7 +176,7 @@ def families(p: Problem) -> tuple[Family, ...]:
             tuple(axis for axis, _ in group),
             tuple((tuple(m for m, _ in member), tuple(shift for _, shift in member)) for member in members),
         )
-        for group in _of_problem(p, [_joined(phases) for phases in _axes(p)])
+        for group in _reached(p, _joined)
         for members in (tuple(itertools.product(*(of_axis for _, of_axis in group))),)
     )
 
@@ -196,14 +189,13 @@ def _joined(phases: list[Axis]) -> list[_Part]:
         same = alike.setdefault((axis.taps, axis.dilation, axis.stride), [])
         for at, (group, least, most) in enumerate(same):
             least, most = min(least, axis.pad), max(most, axis.pad)
-            if axis.taps and 8 * (most - least) <= axis.out:
+            if 8 * (most - least) <= axis.out:
                 group.append(axis)
                 same[at] = group, least, most
                 break
         else:
             groups.append([axis])
-            if axis.taps:
-                same.append((groups[-1], axis.pad, axis.pad))
+            same.append((groups[-1], axis.pad, axis.pad))
     result = []
     for group in groups:
         pad = max(m.pad for m in group)
@@ -228,8 +220,10 @@ def _trimmed(axis: Axis) -> Axis:
 
 _LEAST_SAVED = 1 / 16
 """Share of the taps of an axis that must lie in the padding before outputs are told apart by it."""
-_MOST_CUTS = 33
-"""Most places where an axis is cut: with more, pieces are too short."""
+_MOST_CUTS, _MOST_ALIKE = 33, 257
+"""Most places where an axis is cut: with more, pieces are too short, but of few inputs many are alike."""
+_FEW = 8
+"""Most inputs of such an axis; most parts of the outputs that a tap reaches, of an axis with one input."""
 
 
 @lru_cache(256)
@@ -239,7 +233,7 @@ def pieces(axis: Axis) -> tuple[Axis, ...]:
     With a large dilation on a small map most taps of a kernel meet padding, though each meets an input somewhere.
     """
     cuts = changes(axis)
-    if len(cuts) > _MOST_CUTS:
+    if len(cuts) > (_MOST_CUTS if axis.inp > _FEW else _MOST_ALIKE):
         return (axis,)
     found, inside, met = [], 0, meeting(axis)
     for low, high in itertools.pairwise(cuts):
@@ -254,25 +248,21 @@ def pieces(axis: Axis) -> tuple[Axis, ...]:
     return tuple(found) if saved >= _LEAST_SAVED else (axis,)
 
 
-_FEW = 8
-"""Most parts of the outputs that a tap reaches, of an axis with one input."""
-
-
 def _of_one_input(out: int, k: int, d: int, begin: int) -> list[Axis]:
     """Outputs with a tap of their own, in few runs, and those between and around them, which have none."""
     first, end = max(0, -(-begin // d)), min(k, (out - 1 + begin) // d + 1)
     if first >= end:
-        return [_without_taps(0, out)]
+        return [without_taps(0, out)]
     low, behind, size = first * d - begin, (end - 1) * d - begin + 1, -(-(end - first) // _FEW)
     parts = []
     for t in range(first, end, size):
         taps = min(size, end - t)  # read backwards, the taps of neighbouring outputs are neighbours
         parts.append(Axis(taps, 1, taps, 1, 1, taps - 1, t * d - begin, d, t + taps - 1, -1))
     if end - first < d:
-        parts += [_without_taps(t * d - begin + 1, d - 1) for t in range(first, end - 1)]
+        parts += [without_taps(t * d - begin + 1, d - 1) for t in range(first, end - 1)]
     else:
-        parts += [_without_taps(low + residue, end - first - 1, d) for residue in range(1, d)]
-    return parts + [axis for axis in (_without_taps(0, low), _without_taps(behind, out - behind)) if axis.out]
+        parts += [without_taps(low + residue, end - first - 1, d) for residue in range(1, d)]
+    return parts + [axis for axis in (without_taps(0, low), without_taps(behind, out - behind)) if axis.out]
 
 
 def _phases(out: int, inp: int, k: int, s: int, d: int, begin: int) -> list[Axis]:

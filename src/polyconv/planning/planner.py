@@ -15,6 +15,7 @@ from functools import lru_cache
 from polyconv.algorithms.form import Form, Refusal
 from polyconv.algorithms.table import ALGORITHMS
 from polyconv.errors import Unsupported
+from polyconv.lowering.gaps import gap_cycles
 from polyconv.lowering.situation import FREE_BYTES, Situation, changed, of_one_image
 from polyconv.machine.profile import Profile
 from polyconv.planning.remembered import remembered
@@ -186,7 +187,9 @@ _MOVES = ("moves", "panels", "sums")
 def _priced(form: Form) -> Mapping[str, float]:
     """Cycles of a form by term, those of moves by how fast the machine moves vectors."""
     times = form.s.profile.rates_of(form.s.target.level, "f32").moving
-    return {term: cycles * (times if term in _MOVES else 1.0) for term, cycles in form.cost().items()}
+    costs = {term: cycles * (times if term in _MOVES else 1.0) for term, cycles in form.cost().items()}
+    beside = 0.0 if form.is_whole else gap_cycles(form.s)
+    return {**costs, "gaps": beside * times} if beside else costs
 
 
 def reasons(choice: Choice, n: int, clock: float) -> tuple[tuple[str, str], ...]:

@@ -10,6 +10,7 @@ Cost: that of ``slide``, and both copies.  Error: own bound, k eps sum|x||w|.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,12 +35,14 @@ from polyconv.algorithms.least import least
 from polyconv.kernels.isa import ARITHMETIC
 from polyconv.kernels.layout import Move
 from polyconv.kernels.record import filled
+from polyconv.lowering.gaps import gaps
 from polyconv.lowering.moves import along_in, along_out, move_in_address, move_out_address
 from polyconv.lowering.panel import Driver
 from polyconv.lowering.program import Operand, Program, Request, address_of, epilogue_tables, one_step, residual_of
 from polyconv.lowering.situation import FREE_BYTES, Situation, changed, image_bytes, of_one_image
-from polyconv.lowering.sweep import Axis, Sweep, sweeps
+from polyconv.lowering.sweep import Axis, Sweep, phases_of, sweeps, without_taps
 from polyconv.lowering.traffic import far_cycles
+from polyconv.problem.problem import Problem
 
 __all__ = ["LastForm", "at_least", "forms"]
 
@@ -69,13 +72,21 @@ def forms(s: Situation) -> Forms:
         return "copies channels-first arrays, and those with channels last for one output of a channel"
     if (reason := too_many_taps(p)) is not None:
         return reason
-    swept, one = sweeps(p), changed(of_one_image(s), limit=None)  # neither threads nor a limit decide what is summed
+    one = changed(of_one_image(s), limit=None)  # neither threads nor a limit decide what is summed
+    swept = *sweeps(p), *_phase_by_phase(p)
     if not swept:
         return "computes results that have elements"
     cut, usual = _cut_of(s, swept), _cut_of(one, swept)
     if cut is None or usual is None:
         return "the workspace holds no rows of a vector of channels"
     return (LastForm(s, tuple(_plan_of(one, sweep, usual) for sweep in swept), cut),)
+
+
+def _phase_by_phase(p: Problem) -> Iterator[Sweep]:
+    """Sweeps without taps, as items have some outputs of every phase of the first axis."""
+    for whole, *others in gaps(p):
+        phases = phases_of(p)[0] if whole.out == p.out[0] else [whole]
+        yield from ((without_taps(axis.first_out, axis.out, axis.out_step), *others) for axis in phases)
 
 
 def at_least(s: Situation) -> float:
@@ -188,6 +199,11 @@ class LastForm(DepthwiseForm):
 
     plans: tuple[Plan, ...]
     cut: Cut
+
+    @property
+    def is_whole(self) -> bool:
+        """Copies of results have all of them."""
+        return True
 
     @property
     def workspace(self) -> int:

@@ -54,6 +54,9 @@ _FAR_LINES = 1.07
 _SPARE = 128
 """Bytes behind the sums, so that the last vector may be whole."""
 
+_FAR_STORE = 1.8
+"""Cycles that a result takes more which is alone in a line that a first cache does not hold.  Measured on Zen 5."""
+
 _CALL = 60.0
 """Cycles in which a call for many rows begins."""
 
@@ -141,10 +144,14 @@ def cut_of(s: Situation, arith: Arithmetic, family: Family) -> Cut:
     """The cheapest order of axes: the innermost reads in place, a longer one fills more lanes."""
     sweep = family.sweep
     rank = len(sweep)
-    orders = [tuple(range(rank))]
-    longest = max(range(rank), key=lambda a: (sweep[a].out, a))
-    if longest != rank - 1 and sweep[longest].out > 2 * sweep[-1].out:
-        orders.append((*(a for a in range(rank) if a != longest), longest))
+    own = tuple(range(rank))
+    orders = [own]
+    rows = tuple(sorted(own, key=lambda a: sweep[a].out > 1))  # of more than an output
+    longest = max(own, key=lambda a: (sweep[a].out, a))
+    if rows != own:
+        orders.append(rows)
+    if longest not in (rank - 1, rows[-1]) and sweep[longest].out > 2 * sweep[-1].out:
+        orders.append((*(a for a in own if a != longest), longest))
     one = replace(s, threads=1) if s.threads > 1 else s  # their number decides no order
     cuts = [_cut_in_order(one, arith, family, order, fused=False) for order in orders]
     alone = len(family.members) == 1 and sweep[-1].out_step == 1
@@ -352,6 +359,13 @@ def _panel_cycles(s: Situation, arith: Arithmetic, cut: Cut) -> float:
     return lines * (30.0 * len(cut.sweep) / cut.block_groups + group_in * (8 + cut.line_pixels / runs * pixel))
 
 
+def _far_cycles(s: Situation, cut: Cut) -> float:
+    """Cycles that a result takes more whose neighbours along the lanes lie in lines that no first cache holds."""
+    p, numbers = s.problem, s.profile.numbers
+    apart = cut.sweep[-1].out_step * math.prod(o or 0 for o in p.out[cut.order[-1] + 1 :]) * p.y_dtype.itemsize
+    return _FAR_STORE if apart >= numbers["line"] and image_bytes(p)[1] > numbers["l1.bytes"] else 0.0
+
+
 def _moves_cycles(s: Situation, arith: Arithmetic, cut: Cut) -> float:
     """Cycles in which an item begins, and sums of a box of a group go to the result."""
     p, last = s.problem, cut.sweep[-1]
@@ -368,6 +382,8 @@ def _moves_cycles(s: Situation, arith: Arithmetic, cut: Cut) -> float:
         pixel = 0.4
     elif p.layout == "NCHW" and innermost and last.out_step <= (MOST_STEP if s.target.has_masks else 2):
         pixel = 0.3 * last.out_step
+    elif p.layout == "NHWC":
+        pixel = 0.6 if cut.block_groups * group_out >= 8 else 1.5
     else:
-        pixel = 0.6 if p.layout == "NHWC" and cut.block_groups * group_out >= 8 else 1.5
+        pixel = 1.5 + _far_cycles(s, cut)
     return begin + rows * (40.0 * len(cut.sweep) / cut.block_groups + group_out * (8 + width * pixel))

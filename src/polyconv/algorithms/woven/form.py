@@ -79,6 +79,11 @@ class WovenForm(Form):
         return cls(s, min(ways, key=lambda way: s.price(way, sum(cost(s, way).values()))), flat)
 
     @property
+    def is_whole(self) -> bool:
+        """It writes whole rows."""
+        return True
+
+    @property
     def arithmetic(self) -> str:
         """Dot products of bf16 pairs where there are such; else the accumulator's."""
         return arithmetic_of(self.s).name
