@@ -282,8 +282,8 @@ class Layer:
         with allocating(needed, "compute some of the output channels at a time"):
             form = form_of(algorithm, s)
             program = self.program(form, lying, offset, mask)
-        call = bound(program, key, algorithm, arrays, threads=s.threads, strict=s.strict, seconds=seconds, profile=s.profile,
-                     check=self._check, often=not self._once, copies=not form.takes(*lying))  # fmt: skip
+        call = bound(program, key, algorithm, arrays, threads=s.threads, strict=s.strict, seconds=seconds,
+                     profile=s.profile, check=self._check, often=not self._once, copies=not form.takes(*lying))
         most = max(_MOST_PACKED, 8 * self.weights.w.nbytes)
         with TABLES:
             calls[key] = call
