@@ -42,3 +42,21 @@ def test_pieces_hold_every_output_and_tap_inside() -> None:
                              for t in range(axis.taps)}  # fmt: skip
                     inside = {t: place for t, place in whole.items() if 0 <= place < axis.inp}
                     assert read == inside or len(found) == 1
+
+
+SHORT = [
+    "n2 c70 i7x7 m50 k1x1 s2 p3", "n1 c40 i9x5 m100 k1x1 s2 b1 r1 act=Relu", "n1 c96 i130x3x6 m40 k1x1x1 g2 s1x2x1",
+    "n2 c33 i3x40x3 m20 k1x1x1 s1x2x2 b1", "n1 c17 i5x5 m33 k1x1 p2x0 s3", "n1 c600 i40x9 m70 k1x1 s1x3",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64", "bf16", "i8", "i64"])
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("fields", SHORT)
+def test_tiles_run_across_short_rows(fields: str, layout: str, dtype: str) -> None:
+    p = Problem.parse(f"conv {dtype} {layout} {fields if dtype[0] != 'i' else fields.replace(' act=Relu', '')}")
+    made = operands(p, np.random.default_rng(0), "normal")
+    for threads, limit in ((1, None), (2, None), (1, 1 << 16)):
+        got = result(p, made, "direct", threads=threads, workspace_limit=limit)
+        if limit is None or got is not None:
+            assert got is not None and complaint(p, widened(p, made, expected(p, made)), got) is None

@@ -26,7 +26,7 @@ from polyconv.lowering.sweep import Sweep, lines, phases_of, without_taps
 from polyconv.lowering.traffic import beyond_cycles
 from polyconv.problem.problem import Problem
 
-__all__ = ["gap_cycles", "gaps", "with_gaps"]
+__all__ = ["gap_bytes", "gap_cycles", "gap_step", "gaps", "with_gaps"]
 
 _RUN = 128
 """Bytes that could be written while a run begins and ends: two cache lines."""
@@ -115,19 +115,21 @@ def _driver(k: Module, name: str, vector_bytes: int) -> None:
 def with_gaps(r: Request, made: Program) -> Program:
     """A program with steps before its own that write outputs no product reaches."""
     keep: list[Any] = []
-    steps = [_step(r, sweep, keep) for sweep in _written(r.situation)]
+    steps = [gap_step(r, sweep, keep) for sweep in _written(r.situation)]
     if not steps:
         return made
-    own = program_of(steps, max(made.workspace, _workspace(r.situation)), [*made.keep, *keep])
+    own = program_of(steps, max(made.workspace, gap_bytes(r.situation)), [*made.keep, *keep])
     return replace(own, steps=own.steps + made.steps)
 
 
-def _workspace(s: Situation) -> int:
+def gap_bytes(s: Situation) -> int:
+    """Bytes that a thread needs for them."""
     size = arith_of(s).bytes
     return header_bytes(s.problem.rank) + max(_PIXELS, s.problem.m) * size + 128
 
 
-def _step(given: Request, whole: Sweep, keep: list[Any]) -> Step:
+def gap_step(given: Request, whole: Sweep, keep: list[Any]) -> Step:
+    """Step that writes the outputs of a sweep without taps."""
     r, sweep = _merged(given, whole)
     p, size, last = r.problem, r.arith.bytes, sweep[-1]
     along = along_out(r, last, "p")

@@ -40,6 +40,7 @@ from polyconv.kernels.record import counted_words, filled
 from polyconv.kernels.tile import ROW_WORDS
 from polyconv.lowering.bands import bands_table
 from polyconv.lowering.boxes import ahead_words, boxed_words, near_equal
+from polyconv.lowering.gaps import gap_bytes, gap_step
 from polyconv.lowering.moves import along_in, along_out, move_in_address, move_out_address, moved_apart, moved_by_planes
 from polyconv.lowering.panel import Common, header_bytes
 from polyconv.lowering.program import Program, Request, Step, epilogue_tables, program_of
@@ -98,7 +99,8 @@ class DirectForm(Form):
     @property
     def workspace(self) -> int:
         """Bytes a thread needs."""
-        return max((sizes.workspace for _, sizes in self.parts), default=0)
+        gaps = gap_bytes(self.s) if any(_is_gap(sweep) for sweep, _ in self.parts) else 0
+        return max(gaps, max((sizes.workspace for _, sizes in self.parts), default=0))
 
     def cost(self) -> dict[str, float]:
         """Cycles: multiply-adds at full tiles or at the loads that short rows need, and the moves."""
@@ -121,7 +123,14 @@ def sweep_step(r: Request, sweep: Sweep, keep: list[Any]) -> Step:
     return _step(r, sweep, sizes_of(r.situation, r.arith, sweep), keep)
 
 
+def _is_gap(sweep: Sweep) -> bool:
+    """Whether no product reaches its outputs."""
+    return any(not axis.taps for axis in sweep)
+
+
 def _step(r: Request, sweep: Sweep, sizes: Sizes, keep: list[Any]) -> Step:
+    if _is_gap(sweep):
+        return gap_step(r, sweep, keep)
     values, items = _words(r, sweep, sizes)
     return Step(address(r), filled(values, keep), items)
 
@@ -136,9 +145,9 @@ def _words(r: Request, sweep: Sweep, sizes: Sizes) -> tuple[DirectWords, int]:
     lies = along_out(r, last, "c")
     fused = is_fused(s, arith, sweep, sizes) and lies == "cc"
     if fused:
-        tiles = walk_tables(r, last, sizes, lambda n: most_rows(r.target, n), fused=True)
+        tiles = walk_tables(r, sweep, sizes, lambda n: most_rows(r.target, n), fused=True)
     else:
-        tiles = edge_tables(r, last, sizes)
+        tiles = edge_tables(r, sweep, sizes)
     entries = _entries(s, arith, sweep, sizes, fused=fused)
     common, items, inputs = _panel(r, sweep, sizes)
     chunk_steps = sizes.chunk_steps(p, arith, sweep)
@@ -150,12 +159,13 @@ def _words(r: Request, sweep: Sweep, sizes: Sizes) -> tuple[DirectWords, int]:
         common=common, inputs=inputs, chunks=sizes.chunks, entries=entries.words, x_entries=0,
         bands=bands_table(entries.bands), lists=entries.lists, blocks=block_words(r, sweep, sizes),
         total_outputs=r.y_channels, ahead=ahead_words(r, sweep, sizes.box, x_planes), ahead_weights=asked, ahead_tile=0,
-        chunk_steps=max(1, chunk_steps), row_tiles=len(near_equal(sizes.box[-1], most_rows(r.target, vectors))),
+        chunk_steps=max(1, chunk_steps), row_tiles=len(near_equal(sizes.row, most_rows(r.target, vectors))),
         ask_results=int(lies == "cp" and image_bytes(p)[1] * (p.n or 0) > s.cache("l2", _RESULT_BYTES)),
         slots=header_bytes(len(sweep)) + sizes.panel + ZEROS_BYTES, slot_block=sizes.slot_block,
-        slot_row=sizes.slot_row, panel_step=sizes.row_bytes, x_step=0, tiles=tiles,
-        table_words=counted_words(TileWords, tiles), walk=int(fused), fused=int(fused), word_bytes=arith.bytes,
-        tables=epilogue_tables(r), move_out=move_out_address(r, Move(arith.accumulator, p.y, lies, r.epilogue)),
+        slot_row=sizes.slot_row, flat=int(sizes.flat), row_pixels=sizes.row, panel_step=sizes.row_bytes, x_step=0,
+        tiles=tiles, table_words=counted_words(TileWords, tiles), walk=int(fused), fused=int(fused),
+        word_bytes=arith.bytes, tables=epilogue_tables(r),
+        move_out=move_out_address(r, Move(arith.accumulator, p.y, lies, r.epilogue)),
     ), items  # fmt: skip
 
 

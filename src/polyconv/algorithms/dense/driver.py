@@ -83,8 +83,8 @@ class DirectWords(Record):
     outer axis which list of entries it has; whole entries come first.  Entries of tiles that read the input in place
     stand ``x_entries`` bytes further; their outputs lie ``x_step`` apart, others ``panel_step``.  Tiles ask for the
     inputs of the next box and, ``ahead_weights`` bytes if they come from memory, for the next block's weights.
-    ``tiles`` holds four tables (last block or not, box cut short along the last axis or not).  Those that ``walk``
-    take one chunk and, if they are ``fused``, leave results in their place.
+    ``tiles`` holds four tables (last block or not, fewer than ``row_pixels`` in a row or not).  Those that ``walk``
+    take one chunk and, if they are ``fused``, leave results in their place.  Rows of boxes that lie ``flat`` are one.
     """
 
     common: Common
@@ -105,6 +105,8 @@ class DirectWords(Record):
     slots: Word
     slot_block: Word
     slot_row: Word
+    flat: Word
+    row_pixels: Word
     panel_step: Word
     x_step: Word
     tiles: Counted[TileWords]
@@ -129,7 +131,7 @@ def _driver(k: Module, name: str) -> None:
         item = decode(k, p.common, given.item, workspace)
         first_block = item.split * p.blocks.split
         end_block = k.minimum(first_block + p.blocks.split, p.blocks.count)
-        rows = box_rows(k, p.common, item)
+        rows = k.select(p.flat.equals(1), 1, box_rows(k, p.common, item))
         with k.when(p.walk.equals(0)):
             k.clear(workspace + p.common.scratch, 256)  # sums start from these zeros
         x = frame.x
@@ -210,7 +212,9 @@ def _row(k: Module, p: DirectWords, item: Item, frame: Frame, workspace: Buffer,
     c, b = p.common, p.blocks
     last = axis_words(c, c.axes - 1)
     is_last = block.equals(b.count - 1)
-    pixels = item.extent(c.axes - 1)
+    width = item.extent(c.axes - 1)
+    rows = k.select(p.flat.equals(1), box_rows(k, c, item), 1)
+    pixels = rows * width
     line, y_offset, r_offset = row_place(k, c, item, row)
     of_row = p.lists.at(row_list(k, p.bands, item, row, c.axes - 1))
     with k.choice(p.x_step > 0, [k.constant(INT, 0)]) as in_place:
@@ -221,7 +225,7 @@ def _row(k: Module, p: DirectWords, item: Item, frame: Frame, workspace: Buffer,
     outputs = k.minimum(k.select(is_last, b.last_outputs, b.outputs), p.total_outputs - absolute)
     here = _Row(
         row, workspace + c.panel + line * p.inputs.line_bytes, frame.x + in_place.results[0],
-        p.tiles + k.select(is_last, p.table_words * 16, 0) + k.select(pixels < last.block, p.table_words * 8, 0),
+        p.tiles + k.select(is_last, p.table_words * 16, 0) + k.select(pixels < p.row_pixels, p.table_words * 8, 0),
         p.entries + (of_row.first + chunk * of_row.chunk_count) * 24,
         k.minimum(of_row.chunk_count, of_row.count - chunk * of_row.chunk_count),
         _weights(k, b, item, block, chunk), workspace + slot, k.select(is_last, b.sum_row_last, b.sum_row), outputs,
@@ -231,10 +235,14 @@ def _row(k: Module, p: DirectWords, item: Item, frame: Frame, workspace: Buffer,
         _walks(k, p, here, early)
     with k.when(p.walk.equals(0)):
         _edge_tiles(k, p, item, here, workspace + c.scratch, chunk, early)
-    with k.when(chunk.equals(p.chunks - 1) & p.fused.equals(0)):
+    with k.when(chunk.equals(p.chunks - 1) & p.fused.equals(0)), k.loop(0, rows) as some:
+        with k.choice(p.flat.equals(1), [y_offset, r_offset]) as place:
+            place.next(*row_place(k, c, item, some.index)[1:])
+        y, r = place.results
         k.call(p.move_out, MoveOut(
-            here.sums, here.sum_row, p.word_bytes, here.y, last.y_stride, c.y_c, pixels, outputs,
-            bias, scale, here.r, last.r_stride, c.r_c, p.tables.constants,
+            here.sums + some.index * width * here.sum_row, here.sum_row, p.word_bytes,
+            frame.y + (y + channel * c.y_c), last.y_stride, c.y_c, width, outputs,
+            bias, scale, frame.residual + (r + channel * c.r_c), last.r_stride, c.r_c, p.tables.constants,
         ))  # fmt: skip
 
 

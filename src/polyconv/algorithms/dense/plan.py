@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import sys
 from dataclasses import replace
 from functools import lru_cache
 
@@ -17,7 +18,7 @@ from polyconv.kernels.isa import Arithmetic
 from polyconv.kernels.tile import ROW_WORDS
 from polyconv.lowering.boxes import boxes, near_equal_sizes, thread_parts
 from polyconv.lowering.situation import Situation, of_one_image
-from polyconv.lowering.sweep import Sweep, anywhere, pieces, sweeps
+from polyconv.lowering.sweep import Sweep, anywhere, inside, pieces, sweeps, without_taps
 
 __all__ = ["pieces_of", "sizes_of", "sweep_cost", "sweep_workspace"]
 
@@ -41,8 +42,16 @@ def pieces_of(s: Situation, arith: Arithmetic) -> tuple[Sweep, ...]:
     for axes in sorted({1, len(s.problem.i)}) if s.finite else ():  # the last alone, or all
         cut = [(*((axis,) for axis in sweep[:-axes]), *(pieces(axis) for axis in sweep[-axes:])) for sweep in whole]
         if len(whole) < sum(math.prod(map(len, one)) for one in cut) <= _MOST_PIECES * len(whole):
-            ways.append(tuple(itertools.chain.from_iterable(itertools.product(*one) for one in cut)))
+            every = (_joined(some, sweep) for sweep, one in zip(whole, cut, strict=True)
+                     for some in itertools.product(*one))  # fmt: skip
+            ways.append(tuple(dict.fromkeys(every)))
     return min(ways, key=lambda way: s.price(way, sum(sum(sweep_cost(s, arith, sweep).values()) for sweep in way)))
+
+
+def _joined(sweep: Sweep, whole: Sweep) -> Sweep:
+    """A piece, whole along the axes after one without taps: no product reaches the outputs there either."""
+    gap = next((a for a, axis in enumerate(sweep) if not axis.taps), len(sweep))
+    return (*sweep[: gap + 1], *(without_taps(axis.first_out, axis.out, axis.out_step) for axis in whole[gap + 1 :]))
 
 
 def sweep_cost(s: Situation, arith: Arithmetic, sweep: Sweep) -> dict[str, float]:
@@ -57,20 +66,27 @@ def sweep_workspace(s: Situation, arith: Arithmetic, sweep: Sweep) -> int:
 
 def sizes_of(s: Situation, arith: Arithmetic, sweep: Sweep) -> Sizes:
     """Sizes of a sweep, which depend neither on places nor on pads."""
-    return _sizes(s, arith, tuple(anywhere(axis) for axis in sweep))
+    there = tuple(anywhere(axis) for axis in sweep)
+    ways = [_sizes(s, arith, there, False)]
+    if len(sweep) > 1 and all(axis.taps == 1 and inside(axis) == range(axis.out) for axis in sweep):
+        ways.append(_sizes(s, arith, there, True))
+    return min(ways, key=lambda sizes: s.price(sizes, sum(cycles_of(s, arith, there, sizes).values())))
 
 
 @lru_cache(256)
-def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep) -> Sizes:
+def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, flat: bool) -> Sizes:
     p, extents, steps = s.problem, tuple(axis.out for axis in sweep), steps_of(s, arith, sweep)
     start = (*extents[:-1], max((size for size, _ in near_equal_sizes(extents[-1], _LONGEST_ROW)), default=0))
-    blocks = best_blocks(s, arith, steps, extents[-1])
+    blocks = best_blocks(s, arith, steps, min(_LONGEST_ROW, math.prod(extents)) if flat else extents[-1])
     budget = s.budget(round(_PANEL * s.profile.numbers["l2.bytes"]))
     block_channels, chunk = ROW_WORDS * arith.channels, all_channels(s, arith)
 
     def fitted(chunk: int, room: int) -> Sizes:
-        box = boxes(start, lambda box: of_box(s, arith, sweep, box, chunk, blocks).workspace, room)
-        return of_box(s, arith, sweep, box, chunk, blocks)
+        def workspace(box: tuple[int, ...]) -> int:
+            sizes = of_box(s, arith, sweep, box, chunk, blocks, flat=flat)
+            return sizes.workspace if sizes.row <= _LONGEST_ROW else sys.maxsize
+
+        return of_box(s, arith, sweep, boxes(start, workspace, room), chunk, blocks, flat=flat)
 
     found = fitted(chunk, budget)
     most = s.cache("l2", _LARGEST_PANEL) if s.limit is None else budget

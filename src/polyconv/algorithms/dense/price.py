@@ -108,7 +108,7 @@ def is_fused(s: Situation, arith: Arithmetic, sweep: Sweep, sizes: Sizes) -> boo
     fusible = p.layout == "NHWC" and sizes.chunks == 1 and arith.channels == 1 and is_fusible(p)
     steps, last = p.c // p.groups * math.prod(axis.taps for axis in sweep), sweep[-1]
     saved = steps / s.rates(arith).multiply_adds * _share_missed(last) if last.out > _WAITING_ROWS else 0.0
-    return fusible and saved < _FUSED_CYCLES
+    return fusible and not sizes.flat and saved < _FUSED_CYCLES
 
 
 def missed_ends(axis: Axis) -> list[int]:
@@ -136,8 +136,9 @@ def cycles_of(s: Situation, arith: Arithmetic, sweep: Sweep, sizes: Sizes) -> di
     p, box_count = s.problem, sizes.boxes(sweep)
     lane, group_in, group_out = lanes(s.target, arith), p.c // p.groups, p.m // p.groups
     steps = steps_of(s, arith, sweep)
-    row, tiles = _row_cycles(s, arith, steps, sizes.blocks.vectors, sizes.box[-1])
+    row, tiles = _row_cycles(s, arith, steps, sizes.blocks.vectors, sizes.row)
     rows = math.prod(axis.out for axis in sweep[:-1]) * -(-sweep[-1].out // max(1, sizes.box[-1]))
+    rows = box_count if sizes.flat else rows
     entries = panel_blocks(group_in, arith) * math.prod(axis.taps for axis in sweep)
     met, fused = share_met(sweep, row_bands(sweep, entries)), is_fused(s, arith, sweep, sizes)
     met *= 1.0 if fused else 1 - _share_missed(sweep[-1])
@@ -152,7 +153,7 @@ def cycles_of(s: Situation, arith: Arithmetic, sweep: Sweep, sizes: Sizes) -> di
     moves = box_count * pack_cycles(s, arith, sweep, sizes)
     moves += far_cycles(s, box_count * lines_held * group_in * p.x_dtype.itemsize, soon=True)
     leaving = _leaving(s, arith, fused=fused, apart=apart_cycles(s, sweep[-1]))
-    moves += rows * sizes.box[-1] * -(-group_out // lane) * leaving
+    moves += rows * sizes.row * -(-group_out // lane) * leaving
     batch = (p.n or 0) * p.groups
     return {"products": products * batch, "moves": moves * batch}
 

@@ -84,6 +84,8 @@ class Sizes:
     slot_row, slot_block : int
         Bytes of the sums of a row and of a block, where they wait for the next chunk; else 0.
     workspace : int
+    flat : bool
+        Whether tiles run across rows: those of windows of one tap follow each other in the panel.
     splits : int
         Items that share the blocks of a box.
     """
@@ -100,7 +102,13 @@ class Sizes:
     slot_row: int
     slot_block: int
     workspace: int
+    flat: bool = False
     splits: int = 1
+
+    @property
+    def row(self) -> int:
+        """Outputs that tiles have in a row."""
+        return math.prod(self.box) if self.flat else self.box[-1]
 
     def boxes(self, sweep: Sweep) -> int:
         """Boxes of the sweep."""
@@ -108,7 +116,7 @@ class Sizes:
 
     def choices(self, most_rows: int) -> dict[str, object]:
         """What was chosen, by name, if tiles have at most so many rows."""
-        rows = max((n for n, _ in near_equal_sizes(self.box[-1], most_rows)), default=0)
+        rows = max((n for n, _ in near_equal_sizes(self.row, most_rows)), default=0)
         tile = f"{rows} outputs by {self.blocks.vectors} vectors of channels"
         found: dict[str, object] = {"tile": tile, "box": self.box}
         return found if self.chunks == 1 else {**found, "input channels at a time": self.chunk}
@@ -118,24 +126,27 @@ class Sizes:
         return channel_words(min(self.chunk, p.c // p.groups), arith) * math.prod(axis.taps for axis in sweep)
 
 
-def of_box(s: Situation, arith: Arithmetic, sweep: Sweep, box: tuple[int, ...], chunk: int, blocks: Blocks) -> Sizes:
+def of_box(s: Situation, arith: Arithmetic, sweep: Sweep, box: tuple[int, ...], chunk: int, blocks: Blocks, *,
+           flat: bool = False) -> Sizes:  # fmt: skip
     """The sizes with such boxes, chunks of input channels and blocks of output channels."""
     group_in = s.problem.c // s.problem.groups
     held = tuple(lines(axis, b) for axis, b in zip(sweep, box, strict=True))
     row_bytes = ROW_WORDS * arith.bytes
     # an odd number of cache lines between lines and blocks: no two share all their sets
-    line_bytes = (max(1, held[-1].count) | 1) * row_bytes
+    line_bytes = (max(1, held[-1].count) | (not flat)) * row_bytes
     block_bytes = math.prod(max(1, h.count) for h in held[:-1]) * line_bytes + 64
     chunks = max(1, -(-group_in // chunk))
     panel = panel_blocks(min(chunk, max(group_in, 1)), arith) * block_bytes
-    row_sums = box[-1] * blocks.outputs * arith.bytes
+    row, rows = (math.prod(box), 1) if flat else (box[-1], math.prod(box[:-1]))
+    row_sums = row * blocks.outputs * arith.bytes
     slot_row = row_sums if chunks > 1 else 0
-    slot_block = slot_row * math.prod(box[:-1])
+    slot_block = slot_row * rows
     sums = slot_block * blocks.count if chunks > 1 else row_sums
     workspace = header_bytes(len(sweep)) + panel + ZEROS_BYTES + sums + 128
     return Sizes(
-        box, held, blocks, chunk, chunks, row_bytes, line_bytes, block_bytes, panel, slot_row, slot_block, workspace
-    )
+        box, held, blocks, chunk, chunks, row_bytes, line_bytes, block_bytes, panel, slot_row, slot_block, workspace,
+        flat,
+    )  # fmt: skip
 
 
 def all_channels(s: Situation, arith: Arithmetic) -> int:

@@ -218,7 +218,7 @@ def _words(r: Request, sweep: Sweep, sizes: Sizes) -> tuple[DirectWords, int]:
     if in_place:
         held = (*held[:-1], replace(held[-1], runs=copied(r, last, sizes, in_place)))
     ahead = ahead_words(r, sweep, sizes.box, 1 if gapless else group_in if r.x.spatial[-1] == r.x.itemsize else 0)
-    tiles = walk_tables(r, last, sizes, run_tiles(r.target).__getitem__, fused=fused, asked=int(asks_ahead(ahead)),
+    tiles = walk_tables(r, sweep, sizes, run_tiles(r.target).__getitem__, fused=fused, asked=int(asks_ahead(ahead)),
                         in_place=in_place)  # fmt: skip
     blocks = block_words(r, sweep, sizes, 1 if by_planes(r.situation) else max(ROW_WORDS, group_in))
     common, items = boxed_words(r, sweep, sizes.box, held, panel=header)
@@ -234,7 +234,8 @@ def _words(r: Request, sweep: Sweep, sizes: Sizes) -> tuple[DirectWords, int]:
         chunks=1, entries=words(entries.words), x_entries=x_entries,
         bands=words(bands_table(entries.bands)), lists=entries.lists, blocks=blocks, total_outputs=r.y_channels,
         ahead=ahead, ahead_weights=0, ahead_tile=64 * steps, chunk_steps=max(1, steps), row_tiles=1, ask_results=0,
-        slots=header + sizes.panel, slot_block=0, slot_row=0, panel_step=last.stride * sizes.row_bytes,
+        slots=header + sizes.panel, slot_block=0, slot_row=0, flat=0, row_pixels=sizes.row,
+        panel_step=last.stride * sizes.row_bytes,
         x_step=last.stride * r.x.spatial[-1] if in_place else 0, tiles=tiles,
         table_words=counted_words(TileWords, tiles), walk=1, fused=int(fused), word_bytes=arith.bytes,
         tables=epilogue_tables(r), move_out=move_out_address(r, Move(arith.accumulator, p.y, lies, r.epilogue)),
