@@ -14,8 +14,9 @@ from levels import HIGHEST_TWO, LEVELS
 
 import polyconv
 from polyconv.benchmark.runs import restricted
-from polyconv.conformance.judge import complaint, expected
+from polyconv.conformance.judge import complaint, expected, widened
 from polyconv.conformance.operands import operands
+from polyconv.layer import compute
 from polyconv.problem.problem import Problem
 
 
@@ -231,3 +232,14 @@ def test_few_outputs_beside_whole_vectors(level: str | None) -> None:
             assert got is not None
             assert np.array_equal(result(p, reversed_, "pointwise", threads=3), got), line
         assert complaint(p, expected(p, made), got) is None, line
+
+
+@pytest.mark.parametrize("fields", ["n1 c20 i1x1 m50 k4x4", "n1 c9 i1x1 m70 k3x5 b1 r1 act=Relu", "n3 c20 i1x1 m33 k2x2",
+                                    "n1 c6 i1x1x1 m34 g2 k2x3x2 b1", "n1 c16 i1x1 m20 k4x4 p1"])  # fmt: skip
+def test_all_results_of_one_pixel(fields: str) -> None:
+    p = Problem.parse(f"conv_transpose f32 NCHW {fields}")
+    made = operands(p, np.random.default_rng(0), "normal")
+    wide = np.zeros((*p.y_shape[:-1], 2 * p.y_shape[-1]), np.float32)
+    for out in (np.zeros(p.y_shape, np.float32), wide[..., ::2], wide[..., : p.y_shape[-1]]):
+        y = compute(p, made.x, made.w, made.bias, made.residual, out=out, algorithm="pointwise")
+        assert complaint(p, widened(p, made, expected(p, made)), y) is None

@@ -12,8 +12,9 @@ Cost: the products over lane use.  Error: own bound; sums run over the channels 
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -44,6 +45,7 @@ from polyconv.lowering.program import Operand, Program, Request, Step, address_o
 from polyconv.lowering.situation import Situation, arith_of, image_bytes
 from polyconv.lowering.sweep import Sweep, box_count, sweeps, taps_of
 from polyconv.lowering.tiles import is_fusible
+from polyconv.problem.problem import Problem
 
 __all__ = ["forms"]
 
@@ -64,7 +66,7 @@ def forms(s: Situation) -> Forms:
     reason = _refusal(s)
     if reason is not None:
         return reason
-    return (PointwiseForm(s, tuple((alike, cuts_of(s, alike)) for alike in _alike(sweeps(s.problem)))),)
+    return (PointwiseForm(s, tuple((alike, cuts_of(s, alike)) for alike in _alike(s.problem))),)
 
 
 def _refusal(s: Situation) -> Refusal | None:
@@ -82,12 +84,15 @@ def _refusal(s: Situation) -> Refusal | None:
     return None
 
 
-def _alike(every: Iterable[Sweep]) -> list[_Alike]:
-    """Sweeps, those together that read the same pixels."""
+def _alike(p: Problem) -> list[_Alike]:
+    """Sweeps, those together that read the same pixels; all results of one pixel's planes are phases of a row."""
     found: dict[Sweep, list[Sweep]] = {}
-    for sweep in every:
+    for sweep in sweeps(p):
         found.setdefault(tuple(replace(axis, first_out=0, first_tap=0) for axis in sweep), []).append(sweep)
-    return [tuple(alike) for alike in found.values()]
+    ways = [tuple(alike) for alike in found.values()]
+    if p.layout == "NCHW" and p.n == len(ways) == 1 and len(ways[0]) == math.prod(o or 0 for o in p.out):
+        return [tuple((*sweep[:-1], replace(sweep[-1], out_step=len(ways[0]))) for sweep in ways[0])]
+    return ways
 
 
 # -- the form ------------------------------------------------------------------------------------------
@@ -127,7 +132,8 @@ class PointwiseForm(Form):
 def _step(given: Request, alike: _Alike, expected: Cut, keep: list[Any]) -> Step:
     s, arith, p = given.situation, given.arith, given.problem
     r, axes = with_folded(*stacked(given, alike[0]))
-    cut = _as_it_lies(r, axes, expected)
+    places = _places(given, alike, expected.phases)
+    cut = _as_it_lies(r, axes, expected, places)
     outputs, listed, lane = cut.outputs, is_listed(alike[0]), lanes(r.target, arith)
     pixels, entries, pixel_bytes = outputs.pixels, entries_of(p, alike[0]), axes[-1].stride * r.x.spatial[-1]
     name = f"pointwise {'pixels' if pixels else 'listed' if listed else 'channels'}"
@@ -152,12 +158,19 @@ def _step(given: Request, alike: _Alike, expected: Cut, keep: list[Any]) -> Step
     return Step(address, filled(values, keep), items)
 
 
-def _as_it_lies(r: Request, axes: Sweep, cut: Cut) -> Cut:
-    """The cut for axes as they fold; lanes are channels where the input does not lie together as packed tensors do."""
+def _as_it_lies(r: Request, axes: Sweep, cut: Cut, places: list[list[tuple[int, int]]]) -> Cut:
+    """The cut for axes as they fold; lanes are channels where the input does not lie together as packed tensors do.
+
+    Results of phases leave one by one where they do not follow each other as in packed tensors.
+    """
+    apart = [0 if o is None else cut.last.out_step * o.spatial[-1] for o in (r.y, r.residual)]
+    even = all(b - a == step for group in places for one, two in itertools.pairwise(group)
+               for a, b, step in zip(one, two, apart, strict=True))  # fmt: skip
     kind = cut.outputs.kind
     step = {"pixel": r.x.spatial[-1] * axes[-1].stride, "square": r.x.c}.get(kind, r.x.itemsize)
     kind = kind if step == r.x.itemsize else "channel"
-    return cut_of(r.situation, axes, cut.times * cut.phases, kind, cut.phases, cut.outputs.part)
+    phases = cut.phases if even else 1
+    return cut_of(r.situation, axes, cut.times * cut.phases, kind, phases, cut.outputs.part)
 
 
 def _shared(s: Situation, axes: Sweep, cut: Cut, images: int) -> tuple[Cut, int]:

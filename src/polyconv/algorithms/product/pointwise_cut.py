@@ -105,6 +105,8 @@ def _phases(alike: Sequence[Sweep]) -> int:
     """How many sweeps at a time have results that follow each other along the last axis, if all of them are there."""
     step = alike[0][-1].out_step
     places = [tuple(axis.first_out for axis in sweep) for sweep in alike]
+    if step == len(alike) and all(axis.out == 1 for axis in alike[0]):  # all there are, in their order
+        return step
     groups = [places[first : first + step] for first in range(0, len(alike), step)]
     together = all(group == [(*group[0][:-1], phase) for phase in range(step)] for group in groups)
     return step if together else 1
