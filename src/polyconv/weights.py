@@ -29,7 +29,7 @@ from polyconv.problem.problem import Problem
 from polyconv.problem.quantisation import Quantisation
 from polyconv.runtime.arrays import aligned, as_aligned, place
 from polyconv.runtime.guests import as_array
-from polyconv.runtime.memory import allocating, native_order, sized
+from polyconv.runtime.memory import allocating, freed, native_order, sized
 
 __all__ = ["TABLES", "Weights"]
 
@@ -110,8 +110,9 @@ class Weights:
             forms = list(self._forms.values())
         if packed is None or back is None or any(np.may_share_memory(self.w, form) for form in forms):
             return False
-        self._given = partial(back, packed)
+        self._given, count = partial(back, packed), self.w.nbytes
         self.w = np.broadcast_to(np.zeros((), self.w.dtype), self.w.shape)
+        freed(count)
         return True
 
     def given(self) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 
@@ -173,3 +174,29 @@ print(json.dumps([compiling, status("VmRSS") - before]))
     )
     assert compiling <= most
     assert growth < 32 << 20
+
+
+@pytest.mark.skipif(not hasattr(os, "confstr") or "CS_GNU_LIBC_VERSION" not in os.confstr_names, reason="of glibc")
+def test_what_was_taken_for_a_while_goes_back_to_the_system() -> None:
+    kept, given_back = json.loads(
+        run(
+            MEASURE
+            + """
+from contextlib import nullcontext
+from polyconv.runtime.memory import collecting_later
+
+def stays(block):
+    before = status("VmRSS")
+    with block:
+        made = [np.ones(1 << 17) for _ in range(65)]  # 1 MiB each
+        last = made[-1]
+        del made
+    return status("VmRSS") - before
+
+np.ones(1 << 21)  # freed: from now on arrays of up to 16 MiB lie in the heap
+print(json.dumps([stays(nullcontext()), stays(collecting_later())]))
+"""
+        )
+    )
+    assert kept > 60 << 20
+    assert given_back < 8 << 20
