@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 
 from polyconv import cache as files
+from polyconv.elsewhere import elsewhere
 from polyconv.errors import ArgumentError
 
 __all__ = ["LEVELS", "Target", "host_target", "levels", "llvm_version", "target"]
@@ -126,11 +127,11 @@ def host_target() -> Target:
     rules = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
     path = None if seen is None else files.place((llvm_version(), rules, platform.machine(), seen), "cpu")
     if path is None or not files.usable(path.parent):
-        return _found_by_llvm()
+        return elsewhere(_found_by_llvm)
     kept = files.read(path)
     if kept is not None:
         return Target(**json.loads(kept))
-    found = _found_by_llvm()
+    found = elsewhere(_found_by_llvm)
     files.write(path, json.dumps(asdict(found)).encode())
     return found
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from polyconv import cache as files
+from polyconv.elsewhere import elsewhere
 from polyconv.kernels import elf
 from polyconv.kernels.compile import link, object_code
 from polyconv.kernels.language import Module
@@ -182,7 +183,7 @@ def _object(level: str, functions: Mapping[str, type[Signature]], build: Callabl
             k = _generated(level, functions, build, target, check, len(EVENTS.sites) + 1)
             EVENTS.sites += [f"{level}: {site}" for site in k.site_names]
             text = k.text(target.triple)
-        return object_code(text, target)
+        return elsewhere(object_code, text, target)
 
     return make() if check else kept(label=level, made_for=_made_for(target), make=make)
 
@@ -253,7 +254,7 @@ def kernel_text(
     def made() -> dict[str, int]:
         digest = hashlib.sha256(text.encode()).hexdigest()
         whole = f'target triple = "{target.triple}"\n{text}'
-        obj = kept(f"{name} {digest}", _made_for(target), lambda: object_code(whole, target))
+        obj = kept(f"{name} {digest}", _made_for(target), lambda: elsewhere(object_code, whole, target))
         return _linked(obj, functions, symbols)
 
     return _once(name, made)
