@@ -127,8 +127,10 @@ def test_channels_round_words_and_outputs_round_vectors(layout: str, level: str 
 @pytest.mark.skipif(not target(None).has_masks, reason="needs masks")
 def test_rows_of_planes_round_their_vectors(algorithm: str) -> None:
     """Rows shorter and longer than the vectors they are woven in, with padding of less and of more than one."""
-    for width, pads, stride in itertools.product((15, 64, 65, 130), ("0", "1", "70:3"), (1, 2)):
+    for width, pads, stride in itertools.product((15, 64, 65, 130), ("0", "1", "70:3"), (1, 2, 3, 4, 5)):
         _check(f"conv u8*i8>i32 NCHW n1 c6 i3x{width} m9 k2x3 p1x{pads} s1x{stride} zx=t", algorithm=algorithm)
+        if stride > 2:
+            _check(f"conv i16 NCHW n1 c5 i3x{width} m9 k2x3 p1x{pads} s1x{stride}", algorithm=algorithm)
 
 
 @pytest.mark.parametrize("level", BOTH_ENDS)

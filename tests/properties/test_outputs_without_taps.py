@@ -21,6 +21,7 @@ LINES = [
     "n1 c16 i7x9 m16 k3x3 s1x3 d3x6", "n1 c9 i4x5 m18 k1x3 s4x1 g9 b1", "n2 c16 i1x1 m8 k5x19 d2x3 p1x6",
     "n1 c6 i1x12 m6 k9x3 s1x4 p4x0 g6 r1", "n1 c8 i3x1 m8 k2x2 s3x2 p0x3 y7x9 b1", "n1 c5 i1 m3 k30 d1 p4",
     "n1 c4 i2x3x2 m4 k1x1x1 s3x2x4 g2", "n1 c3 i1 m2 k3 s2 d11 p1:3", "n1 c2 i4x1 m3 k2x9 s1x30 p0x80 y5x12 b1",
+    "n2 c1 i3x52 m7 k1x1 s3x9 b1",
 ]  # fmt: skip
 FORWARD = [
     "n1 c8 i3x8 m8 k2x3 p9:-4x1 b1", "n2 c8 i3x8 m8 k2x3 p9:-4x1 g8 b1 r1", "n1 c16 i8x3x5 m16 k1x2x3 s1x2x1 p0x9:-3x0",

@@ -69,16 +69,15 @@ def turn_out(k: Module, name: str, spec: Move, wide: int) -> None:
 
 
 def _squares(k: Module, g: MoveBlock, wide: int, turn: Turn) -> None:
-    """Visit 16 pixels after the other; the last ones overlap those before, unless there are fewer."""
-    few = g.pixels < _PIXELS
+    """Visit squares of 16 pixels; the last ones overlap those before, unless there are fewer pixels or channels."""
+    whole = (g.channels >= wide) & (g.pixels >= _PIXELS)
+    pixels = k.minimum(g.pixels, _PIXELS)
     with k.loop(0, g.channels, wide) as c, k.loop(0, g.pixels, _PIXELS) as p:
         first = k.maximum(k.minimum(p.index, g.pixels - _PIXELS), 0)
-        channels = g.channels - c.index
-        whole = (channels >= wide) & (g.pixels >= _PIXELS)
         with k.when(whole):
-            turn(first, c.index, None, None)
+            turn(first, k.minimum(c.index, g.channels - wide), None, None)
         with k.when(whole, otherwise=True):
-            turn(first, c.index, k.select(few, g.pixels, _PIXELS), channels)
+            turn(first, c.index, pixels, g.channels - c.index)
 
 
 def _first(k: Module, count: Value | None, lanes: int) -> Mask | None:

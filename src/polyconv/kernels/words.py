@@ -94,8 +94,9 @@ def planes_in(k: Module, name: str, spec: Move, lanes: int, *, short: bool, spil
     spills : bool
         Whether the last vector of a row is stored whole: what lies behind a row is written later, or never read.
     """
-    apart, count = 2 if spec.along[0] == "2" else 1, spec.together
-    pixels_in = Type(LLVM_NAMES[spec.source], apart * lanes)
+    apart, count = int(spec.along[0]) if spec.along[0].isdigit() else 1, spec.together
+    read_whole = 2 if apart == 2 else 1  # of every second pixel, all are read at once
+    pixels_in = Type(LLVM_NAMES[spec.source], read_whole * lanes)
     in_pairs = apart == 2 and pixels_in.element_bytes == 2  # a pixel, and its neighbour that nobody needs
     block = Block(k, spec, Type(spec.element, (1 + in_pairs) * lanes), False)
     piece = vector("i32", lanes) if in_pairs else block.kind
@@ -105,6 +106,8 @@ def planes_in(k: Module, name: str, spec: Move, lanes: int, *, short: bool, spil
         padding = k.cast("bitcast", padding, piece) if in_pairs else padding
 
         def load(place: Buffer, mask: Mask | None) -> Value:
+            if apart > 2:
+                return converted(block, block.read(pixels_in, place, mask, None), g.zero_point)
             value = k.load(pixels_in, place) if mask is None else k.load_first(pixels_in, place, mask)
             if apart == 2 and not in_pairs:
                 value = k.cast("trunc", k.cast("bitcast", value, vector("i16", lanes)), vector("i8", lanes))
@@ -124,7 +127,7 @@ def planes_in(k: Module, name: str, spec: Move, lanes: int, *, short: bool, spil
         zero = k.constant(INT, 0)
         first = zero if short else g.head // lanes * lanes
         last = zero if short else k.maximum(g.end - 1, 0) // lanes * lanes
-        begin, end = (_end(k, g, at, lanes, apart) for at in (first, last))
+        begin, end = (_end(k, g, at, lanes, read_whole) for at in (first, last))
         is_filled = (first > 0) | (last + lanes < g.pixels)
         end_row = k.select(g.head < g.end, g.end_row, g.first_row)
         with k.loop(0, g.channels, count, carry=[g.source, g.target]) as plane:

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from polyconv.kernels.isa import lanes
-from polyconv.kernels.language import INT, Module, vector
+from polyconv.kernels.language import INT, Buffer, Module, Value, vector
 from polyconv.kernels.layout import Move, MoveOut, zero_rows
 from polyconv.kernels.record import Function, Record, Word, filled
 from polyconv.lowering.boxes import boxed_words
@@ -34,6 +34,9 @@ _PIXELS, _BLOCK = 1024, 8192
 """Most pixels that a move writes of a channel, and about how many bytes where channels lie together."""
 _ITEM = 1 << 16
 """About how many bytes an item writes."""
+_MADE = 1024
+"""About how many bytes of pixels that are alike are made before they are copied: what was just written is slow to read,
+and copies are of whole vectors."""
 
 
 @lru_cache(256)
@@ -73,7 +76,7 @@ def _written(s: Situation) -> tuple[Sweep, ...]:
 
 
 _VECTOR = 2.5
-"""Cycles in which a vector of results is made and written."""
+"""Cycles in which a vector of results is made, or copied, and written."""
 
 
 def gap_cycles(s: Situation) -> float:
@@ -82,14 +85,26 @@ def gap_cycles(s: Situation) -> float:
     outputs = sum(math.prod(axis.out for axis in sweep) for sweep in _written(s))
     lane = lanes(s.target, arith_of(s))
     vectors = outputs * (-(-p.m // lane) if p.layout == "NHWC" else p.m / lane)
+    if p.layout == "NHWC" and _are_copied(s):
+        vectors = outputs * p.m * p.y_dtype.itemsize / s.target.vector_bytes
     share = outputs / max(1, math.prod(o or 0 for o in p.out))
     return (p.n or 0) * (_VECTOR * vectors + share * beyond_cycles(s, image_bytes(p)[1])) if outputs else 0.0
 
 
+def _are_copied(s: Situation) -> bool:
+    """Whether pixels whose channels lie together are copied from others: those that are made by parts of vectors."""
+    p, size = s.problem, arith_of(s).bytes
+    return not p.residual and p.m > 0 and (p.y_dtype.itemsize < size or p.m * size % s.target.vector_bytes > 0)
+
+
 class GapWords(Record):
-    """The driver's words: channels, and sums of none that are kept for a row."""
+    """The driver's words: channels, and sums of none that are kept for a row.
+
+    Of an item's pixels so many are made, and the others are copies; 0 where all are made.
+    """
 
     common: Common
+    made: Word
     channels: Word
     zeros: Word
     pixel_bytes: Word
@@ -103,13 +118,29 @@ def _driver(k: Module, name: str, vector_bytes: int) -> None:
         c = p.common
         item, sums, zero = decode(k, c, given.item, given.workspace), given.workspace + c.scratch, k.constant(INT, 0)
         zero_rows(k, sums, zero, k.constant(INT, 1), p.zeros, vector("i32", vector_bytes // 4))
-        along = c.axis.at(c.axes - 1)
+        along, pixels = c.axis.at(c.axes - 1), item.extent(c.axes - 1)
+        _, first, _ = row_place(k, c, item, zero)
         with k.loop(0, box_rows(k, c, item)) as row:
             _, y, residual = row_place(k, c, item, row.index)
-            k.call(p.move_out, MoveOut(
-                sums, p.pixel_bytes, zero, frame.y + y, along.y_stride, c.y_c, item.extent(c.axes - 1), p.channels,
-                p.tables.bias, p.tables.scale, frame.residual + residual, along.r_stride, c.r_c, p.tables.constants,
-            ))  # fmt: skip
+            made = k.select(p.made > 0, k.select(row.index > 0, 0, k.minimum(p.made, pixels)), pixels)
+            with k.when(made > 0):
+                k.call(p.move_out, MoveOut(
+                    sums, p.pixel_bytes, zero, frame.y + y, along.y_stride, c.y_c, made, p.channels,
+                    p.tables.bias, p.tables.scale, frame.residual + residual, along.r_stride, c.r_c, p.tables.constants,
+                ))  # fmt: skip
+            copy = (pixels - made) * along.y_stride
+            _copied(k, frame.y + first, frame.y + (y + made * along.y_stride), copy, vector_bytes)
+
+
+def _copied(k: Module, source: Buffer, target: Buffer, size: Value, vector_bytes: int) -> None:
+    """Copy so many bytes, the first ones first: those of the source may have been written just before."""
+    kind = vector("i8", vector_bytes)
+    full = size - size % vector_bytes
+    with k.loop(0, full, vector_bytes) as at:
+        k.store(k.load(kind, source + at.index), target + at.index)
+    with k.when(full < size):
+        mask = k.mask(size - full, vector_bytes)
+        k.store_first(k.load_first(kind, source + full, mask), target + full, mask)
 
 
 def with_gaps(r: Request, made: Program) -> Program:
@@ -146,8 +177,10 @@ def gap_step(given: Request, whole: Sweep, keep: list[Any]) -> Step:
     held = [lines(axis, b) for axis, b in zip(sweep, box, strict=True)]
     common, items = boxed_words(r, sweep, tuple(box), held, block_groups=p.groups, scratch=scratch)
     address = address_of(r, "gaps", "gaps", Driver, lambda k, name: _driver(k, name, r.target.vector_bytes))
+    follow = together and r.y.spatial[-1] * last.out_step == row
     values = GapWords(
-        common=common, channels=p.m, zeros=(p.m if together else box[-1]) * size // 4 + 1,
+        common=common, made=-(-_MADE // row) if follow and _are_copied(r.situation) else 0, channels=p.m,
+        zeros=(p.m if together else box[-1]) * size // 4 + 1,
         pixel_bytes=0 if together else size,
         tables=epilogue_tables(r), move_out=move_out_address(r, Move(r.arith.accumulator, p.y, along, r.epilogue)),
     )  # fmt: skip

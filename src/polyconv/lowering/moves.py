@@ -91,7 +91,7 @@ def _move_address(r: Request, spec: Move, signature: type[S], most: int) -> Addr
 def _found(r: Request, spec: Move, signature: type[S], most: int) -> Address[S]:
     count, f16c = _elements(r.target, spec), r.target.converts_f16
     if _turns_bytes(r.target, spec):
-        turn, wide = turn_in if spec.epilogue is None else turn_out, 64 if most > 32 else 32 if most > 16 else 16
+        turn, wide = turn_in if spec.epilogue is None else turn_out, 64 if most >= 64 else 32 if most >= 32 else 16
         return address_of(r, f"{spec} turned {wide}", "move", signature, lambda k, name: turn(k, name, spec, wide))
     return address_of(r, f"{spec} {count}", "move", signature, lambda k, name: move(k, name, spec, count, f16c=f16c))
 

@@ -21,9 +21,9 @@ from polyconv.lowering.sweep import Axis, Sweep, inside, mean_taps
 __all__ = ["Plan", "cost_of", "order_name", "order_of", "plan_of"]
 
 _MOST = {32: 16, 16: 7}
-_HELD = {32: 26, 16: 13}
+_HELD = {32: 26, 16: 14}
 """By vector registers: outputs of the largest tile; with the taps of an entry they must fit the registers beside
-inputs."""
+inputs, and beside the mask of vectors that are not full where there are no registers for masks."""
 
 _ACROSS = {32: {1: 9, 2: 16}, 16: {2: 8}}
 """By vector registers and stride of the lanes: most taps of an entry with several across the lanes, whose loads they
@@ -212,7 +212,8 @@ def plan_of(s: Situation, sweep: Sweep, pixels: bool, order: tuple[int, ...] | N
     widest = max((size for _, size in parts), default=1)
     across = next((n for n in (3, 2) if n * widest <= _ACROSS[registers].get(last.stride, 0)), 1)
     across = across if channels == 1 else 1
-    most = min(_MOST[registers], _HELD[registers] - widest * across)
+    mask = registers == 16 and (last.out if pixels else p.c) % lane > 0
+    most = min(_MOST[registers], _HELD[registers] - mask - widest * across)
     if not pixels and not slid:
         fitting = (_ways(s) * _sets(s, _pitch(s, None)) - axis.taps) // stride + 1
         most = min(most, fitting) if fitting >= _LEAST_ROWS else most

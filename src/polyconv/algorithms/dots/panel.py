@@ -196,9 +196,9 @@ def by_planes(panel: DotPanel, r: Request, held: Sequence[Lines], last: Axis) ->
     Pixels of ``last`` are its stride apart.
     """
     along, size = along_in(r, last, "c"), channel_bytes(r.arith)
-    if not r.target.has_masks or along not in ("pc", "2c"):
+    if not r.target.has_masks or along in ("cc", "any"):
         return panel
-    most = max(_WIDTHS) // (r.x.spatial[-1] * last.stride if along == "2c" else size)
+    most = max(_WIDTHS) // (2 * r.x.itemsize if along == "2c" else size)
     longest, widths = max((count for _, count, _ in held[-1].runs), default=0), [n for n in _WIDTHS if n <= most]
     wide = next((n for n in widths if n >= longest), widths[-1])
     spec, short = Move(r.problem.x, f"i{8 * size}", along, together=r.arith.channels), longest <= wide

@@ -37,6 +37,7 @@ from polyconv.lowering.program import Program, Request, Step, address_of, progra
 from polyconv.lowering.situation import Situation, arith_of, has_pairs, image_bytes
 from polyconv.lowering.sweep import Sweep, mean_taps, sweeps, taps_of
 from polyconv.lowering.tiles import is_fusible, tile_cycles
+from polyconv.lowering.traffic import far_cycles
 from polyconv.runtime.arrays import aligned
 
 __all__ = ["forms"]
@@ -121,7 +122,11 @@ class InPlanesForm(Form):
             step = max(tile_cycles(rates, rows, tile.vectors), (rows + 2 * tile.vectors * stride) / rates.loads)
             row += taps * (group * step + 3.0 * -(-group // ROW_WORDS)) + 30.0 + 1.5 * rows * tile.vectors
         times = (p.n or 0) * p.groups * math.prod(axis.out for axis in sweep[:-1])
-        return {"products": times * row, "moves": (p.n or 0) * sum(image_bytes(p)) / self.s.profile.stream("l3", _LAST)}
+        images = image_bytes(p)
+        far = sum(images) / self.s.profile.stream("l3", _LAST)
+        if any(axis.stride > axis.taps for axis in sweep[:-1]):  # rows that are left out: no hardware foresees the next
+            far += far_cycles(self.s, images[0])
+        return {"products": times * row, "moves": (p.n or 0) * far}
 
     def choices(self) -> Mapping[str, object]:
         """The largest tile."""

@@ -36,6 +36,9 @@ _STREAMED = 22 / 61
 _LINES = 30 / 24
 """By the bytes a cycle of a last cache, those of input and result, beyond the second-level one, that come and go group
 by group where channels lie together."""
+_ROW = 65.0
+"""Cycles in which a row begins, beside others of its box, where lanes are pixels.  Measured on Zen 5 with groups of 10
+outputs and rows of 6 to 32 pixels: 60 to 95."""
 _LATE = 0.45
 """Cycles by which steps of long sums over planes are late.  Measured on Zen 5 with AVX2: 1 to 12 % of their time."""
 _LISTED_LATE, _LIST_LOADS = 0.25, 6
@@ -188,7 +191,7 @@ def _pixel_row(s: Situation, cut: Cut, outputs: int) -> tuple[float, float]:
     vectors = int(-(-(out / -(-out // cut.box[-1])) // lanes(s.target, arith)))
     plane = math.prod(i or 0 for i in p.i) * arith.bytes
     leaving = vectors * outputs * (leaving_cycles(p) + apart_cycles(s, cut.axes[-1]))
-    leaving += 0.0 if is_fusible(p) and cut.axes[-1].out_step == 1 else 300.0  # a row is moved
+    leaving += _ROW * (len(cut.axes) > 1) if is_fusible(p) and cut.axes[-1].out_step == 1 else 300.0  # a row is moved
     return pixel_cycles(s, arith, outputs, entries_of(p, cut.axes), vectors, plane), leaving
 
 
@@ -221,7 +224,8 @@ def _channel_row(s: Situation, cut: Cut, outputs: int) -> tuple[float, float]:
         leaving += 12.0  # squares of results, a line or two of many planes
     if cut.phases > 1 and last.out * cut.phases < 3 * lane:
         leaving += 24.0  # and of rows that are as short as these squares
-    return products, width * used * leaving
+    moved = math.ceil(width / lane) * lane if across and cut.phases == 1 and len(cut.axes) > 1 else width  # squares
+    return products, moved * used * leaving
 
 
 def _apart(s: Situation, cut: Cut, channels: int) -> float:
