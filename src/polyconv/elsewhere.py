@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-__all__ = ["elsewhere", "main"]
+__all__ = ["elsewhere", "main", "run_here"]
 
 T = TypeVar("T")
 
@@ -87,6 +87,11 @@ def elsewhere(function: Callable[..., T], *arguments: Any) -> T:
     if is_result:
         return answer  # type: ignore[no-any-return]
     raise answer
+
+
+def run_here() -> None:
+    """Start no helper from now on."""
+    _is_possible[0] = False
 
 
 def _idle_helper() -> subprocess.Popen[bytes] | None:

@@ -1,11 +1,11 @@
-"""What settings say of generated code: for which instructions it is made, and where it is kept.
+"""What settings say of generated code: for which instructions it is made, in which processes, and where it is kept.
 
 Kernels read no setting, so whoever has them made asks here.  It must not know what they compute.
 """
 
 from __future__ import annotations
 
-from polyconv import cache
+from polyconv import cache, elsewhere
 from polyconv.settings import resolve as setting
 from polyconv.target import Target, target
 
@@ -19,6 +19,8 @@ def target_in_force() -> Target:
 
 
 def keep_where_settings_say() -> None:
-    """Let kernels be kept in the folder of the settings that were in force at the first call."""
+    """Let kernels be compiled and kept where the settings say that were in force at the first call."""
     if not cache.has_folder():
         cache.use_folder(setting("cache_dir"))
+        if not setting("helpers"):
+            elsewhere.run_here()

@@ -266,6 +266,13 @@ SETTINGS: dict[str, Setting] = {
             per_call=False,
         ),
         Setting(
+            "helpers", ("POLYCONV_HELPERS",), _switch, lambda: True,
+            "1 or 0", "1",
+            "Compiles in helper processes where that can be, so that the memory that LLVM takes does not stay; "
+            "0 starts no process.",
+            per_call=False,
+        ),
+        Setting(
             "wisdom", ("POLYCONV_WISDOM",), _path_or_off, lambda: Path(resolve("cache_dir")) / "wisdom.json",
             "a file, or off", "wisdom.json in cache_dir",
             "Measured choices of earlier processes, read when the first plan is made; polyconv tune writes them.",

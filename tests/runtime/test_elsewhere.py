@@ -26,6 +26,11 @@ def test_kernels_are_compiled_without_loading_llvm(tmp_path: Path) -> None:
     assert found.strip() == "False"
 
 
+def test_a_setting_keeps_them_here(tmp_path: Path) -> None:
+    code = "os.environ['POLYCONV_HELPERS'] = '0'; layer()(image()); print('llvmlite.binding' in sys.modules)"
+    assert run(f"import sys; {code}", tmp_path).strip() == "True"
+
+
 def test_answers_and_errors_come_back_and_helpers_are_used_again() -> None:
     run(
         BEGIN
