@@ -140,12 +140,13 @@ def _refusal(s: Situation) -> Refusal | None:
         return "computes convolutions of one group"
     if p.fused() != p:
         return "pairs pixels along axes that lie together"
-    entries = p.c * math.prod(p.k)
+    sweep = sweeps(p)[0]
+    entries = p.c * math.prod(axis.taps for axis in sweep)  # taps that meet no input are left out
     if entries % 2 or p.m % 2 or not p.m:
         return f"halves even numbers of entries and outputs, this has {entries} and {p.m}"
     if entries < _LEAST_ENTRIES:
         return f"needs {_LEAST_ENTRIES} entries for its error, this has {entries}"
-    if not all(is_apart(axis) for axis in sweeps(p)[0]):
+    if not all(is_apart(axis) for axis in sweep):
         return "needs windows that do not overlap and meet no padding"
     return None
 
