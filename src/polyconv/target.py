@@ -37,6 +37,8 @@ class _Level:
         Whether it converts between f16 and f32.
     masks : bool
         Whether it has mask registers, so that loads and stores of some lanes cost no more than those of all.
+    masked_loads : int
+        Bytes of the narrowest lanes that a load may leave out at little cost; 0 if it cannot.
     """
 
     vector_bytes: int
@@ -44,12 +46,13 @@ class _Level:
     fma: bool
     f16: bool
     masks: bool = False
+    masked_loads: int = 0
 
 
 _TABLE = {
     "baseline": _Level(16, 16, fma=False, f16=False),
-    "avx2": _Level(32, 16, fma=True, f16=True),
-    "avx512": _Level(64, 32, fma=True, f16=True, masks=True),
+    "avx2": _Level(32, 16, fma=True, f16=True, masked_loads=4),
+    "avx512": _Level(64, 32, fma=True, f16=True, masks=True, masked_loads=1),
     "neon": _Level(16, 32, fma=True, f16=True),
 }
 
@@ -111,6 +114,11 @@ class Target:
     def has_masks(self) -> bool:
         """Whether it has mask registers: loads and stores of some lanes cost no more than those of all."""
         return _TABLE[self.level].masks
+
+    @property
+    def masked_loads(self) -> int:
+        """Bytes of the narrowest lanes that a load may leave out at little cost; 0 if it cannot."""
+        return _TABLE[self.level].masked_loads
 
 
 def llvm_version() -> str:

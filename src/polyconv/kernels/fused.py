@@ -21,6 +21,7 @@ from polyconv.kernels.layout import Block, Move
 from polyconv.kernels.move import finished, rounds_pairs, store_out
 from polyconv.kernels.rescale import PACKED, is_packed, packed_bytes, packed_place
 from polyconv.kernels.signature import Int, Signature
+from polyconv.kernels.steps import repeated
 from polyconv.kernels.tile import ask_early, multiply_add
 
 __all__ = [
@@ -106,6 +107,8 @@ class FusedTile:
         dtype of pixels that are read in place, and converted as they are; empty where words are those of a panel.
     apart : bool
         Of such a tile, whether lanes lie apart where they are read or written, as arrays need not be contiguous.
+    padded : bool
+        Of a point tile whose lanes are pixels, whether it may read a whole vector of which some lanes do not count.
     """
 
     arithmetic: str
@@ -120,6 +123,7 @@ class FusedTile:
     width: int = 0
     source: str = ""
     apart: bool = False
+    padded: bool = False
 
 
 def of_sums(arithmetic: str) -> FusedTile:
@@ -180,12 +184,15 @@ def fused_channel_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: 
                             total[r * vectors + j] = multiply_add(k, arithmetic, own, of_b[j], held)
                     return [*soon, *total]
 
-                whole = count - 1 if spec.half else count
-                with k.loop(0, whole, carry=[run, streamed, *entry.values], runs=not spec.half) as word:
-                    a, b, *carried = word.values
+                def word(_: Value, values: list[Any]) -> list[Any]:
+                    a, b, *carried = values
                     found = multiplied(a, b, carried)
-                    word.next(a + step, b + vectors * kind.bytes, *found)
-                a, b, *carried = word.results
+                    return [a + step, b + vectors * kind.bytes, *found]
+
+                whole = count - 1 if spec.half else count
+                a, b, *carried = repeated(
+                    k, arithmetic, whole, [run, streamed, *entry.values], word, runs=not spec.half
+                )
                 entry.next(*(multiplied(a, b, carried, _FIRST_OF_TWO) if spec.half else carried))
             sums = _less_windows(k, spec, entry.results[asks:], vectors, factors)
             group.next(
@@ -234,21 +241,22 @@ def fused_pixel_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: in
         with k.loop(0, given.tiles, carry=[given.panel, given.y, given.residual, *[given.early] * asks]) as group:
             pixels_in, rows_out, rows_beside, *soon = group.values
             held = [k.constant(kind, 0)] * (rows * vectors)
-            with k.loop(0, given.count, carry=[given.weights, *soon, *held]) as entry:
-                b, *total = entry.values
+
+            def entry(index: Value, values: list[Any]) -> list[Any]:
+                b, *total = values
                 soon, total = _asked(k, total, asks)
-                place = k.rebase(pixels_in + k.word(given.entries, entry.index))
+                place = k.rebase(pixels_in + k.word(given.entries, index))
                 pixels = [k.load(kind, place + j * kind.bytes) for j in range(vectors)]
                 for r in range(rows):
                     value = k.broadcast(kind, b + r * arithmetic.bytes)
                     for j in range(vectors):
                         total[r * vectors + j] = k.fma(value, pixels[j], total[r * vectors + j])
-                entry.next(b + rows * arithmetic.bytes, *soon, *total)
-            out.store(entry.results[1 + asks :], vectors, rows_out, given.y_row, rows_beside, given.r_row)
+                return [b + rows * arithmetic.bytes, *soon, *total]
+
+            _, *found = repeated(k, arithmetic, given.count, [given.weights, *soon, *held], entry, runs=False)
+            out.store(found[asks:], vectors, rows_out, given.y_row, rows_beside, given.r_row)
             along = vectors * out.bytes
-            group.next(
-                pixels_in + vectors * kind.bytes, rows_out + along, rows_beside + along, *entry.results[1 : 1 + asks]
-            )
+            group.next(pixels_in + vectors * kind.bytes, rows_out + along, rows_beside + along, *found[:asks])
 
 
 def _asked(k: Module, carried: list[Any], asks: int) -> tuple[list[Any], list[Any]]:

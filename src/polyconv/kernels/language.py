@@ -16,6 +16,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Any, TypeVar
 
 from polyconv.kernels.emitter import Emitter, Loop
+from polyconv.kernels.parts import has_parts, load_parts, store_parts
 from polyconv.kernels.signature import Callee, Int, Placed, Signature, arguments_of, pointed
 from polyconv.kernels.values import BOOL, INT, POINTER, Buffer, Mask, Type, Value, vector
 
@@ -40,11 +41,19 @@ class Module(Emitter):
         Bits of the widest vectors to use.
     first_site : int
         Number of the first access, in check mode.
+    together : int
+        Steps of a tile that stand in one turn of its loop.
+    masked_loads : int
+        Bytes of the narrowest lanes that a load of the target may leave out; 0 if it cannot.
+    masked_stores : bool
+        Whether a store of the target may leave lanes out; else they are stored by parts.
     """
 
-    def __init__(self, *, check: bool = False, fma: bool = True, wide: int = 512, first_site: int = 1) -> None:
+    def __init__(self, *, check: bool = False, fma: bool = True, wide: int = 512, first_site: int = 1,
+                 together: int = 1, masked_loads: int = 1, masked_stores: bool = True) -> None:  # fmt: skip
         super().__init__(fma=fma)
-        self.check, self.wide = check, wide
+        self.check, self.wide, self.together = check, wide, together
+        self._masked_loads, self._masked_stores = masked_loads, masked_stores
         self._first_site = first_site
         self.site_names: list[str] = []
         self._function = ""
@@ -276,6 +285,9 @@ class Module(Emitter):
         """Load the lanes of a mask, 0 elsewhere; memory behind the other lanes is not touched."""
         if type_.element == "half":
             return self.cast("bitcast", self.load_first(type_.of("i16"), source, mask), type_)
+        masked = 0 < self._masked_loads <= type_.element_bytes or mask.first is not None
+        if not masked and has_parts(type_):
+            return load_parts(self, type_, source, mask.count)
         skipped = 0 if mask.first is None else mask.first * type_.element_bytes
         address = self._checked(source, mask.count * type_.element_bytes - skipped, "masked load", skipped)
         full = f"llvm.masked.load.{type_.suffix}.p0"
@@ -287,6 +299,9 @@ class Module(Emitter):
 
     def store_first(self, value: Value, target: Buffer, mask: Mask) -> None:
         """Store the lanes of a mask; memory behind the other lanes is not touched."""
+        if not self._masked_stores and mask.first is None and has_parts(value.type):
+            store_parts(self, self.bits(value), target, mask.count)
+            return
         skipped = 0 if mask.first is None else mask.first * value.type.element_bytes
         self._store_masked(value, target, mask.bits, mask.count * value.type.element_bytes - skipped, skipped)
 

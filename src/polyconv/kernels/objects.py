@@ -23,13 +23,14 @@ from polyconv import cache as files
 from polyconv.elsewhere import elsewhere
 from polyconv.kernels import elf
 from polyconv.kernels.compile import link, object_code
+from polyconv.kernels.isa import steps_together
 from polyconv.kernels.language import Module
 from polyconv.kernels.signature import Address, Signature
 from polyconv.target import Target, llvm_version
 
 __all__ = [
     "EVENTS", "Events", "Take", "fingerprint", "generator", "kept", "kept_file", "kernel", "kernel_text",
-    "log_compiling", "texts_only",
+    "log_compiling", "module_for", "texts_only",
 ]  # fmt: skip
 
 S = TypeVar("S", bound=Signature)
@@ -167,9 +168,17 @@ def _stand_in(level: str, function: str) -> int:
     return int.from_bytes(hashlib.sha256(f"{level} {function}".encode()).digest()[:5], "big") << 4
 
 
+def module_for(target: Target, *, check: bool = False, first_site: int = 1) -> Module:
+    """An empty unit for a target, as all kernels are made in."""
+    return Module(
+        check=check, fma=target.has_fma, wide=8 * target.vector_bytes, first_site=first_site,
+        together=steps_together(target), masked_loads=target.masked_loads, masked_stores=target.has_masks,
+    )  # fmt: skip
+
+
 def _generated(level: str, functions: Mapping[str, type[Signature]], build: Callable[[Module], None], target: Target,
                check: bool, first_site: int) -> Module:  # fmt: skip
-    k = Module(check=check, fma=target.has_fma, wide=8 * target.vector_bytes, first_site=first_site)
+    k = module_for(target, check=check, first_site=first_site)
     build(k)
     if k.functions != functions:
         raise TypeError(f"kernel {level} is to define {dict(functions)}, and defines {k.functions}")

@@ -17,11 +17,14 @@ channels in all.
 
 from __future__ import annotations
 
+from typing import Any
+
 from polyconv.kernels.fused import LEAPS, FusedTile, Out, ask_for_results
 from polyconv.kernels.isa import ARITHMETIC
-from polyconv.kernels.language import INT, Buffer, Mask, Module, Value, vector
+from polyconv.kernels.language import Buffer, Mask, Module, Value, vector
 from polyconv.kernels.layout import transposed
 from polyconv.kernels.signature import Int, Signature
+from polyconv.kernels.steps import repeated
 from polyconv.kernels.tile import ask_early
 
 __all__ = ["ListedPointTile", "PointTile", "channel_point_tile", "listed_point_tile", "pixel_point_tile",
@@ -81,31 +84,39 @@ def _ask(k: Module, place: Buffer, lines: int) -> None:
 def channel_point_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: int, vectors: int,
                        *, f16c: bool) -> None:  # fmt: skip
     """Add the tile of ``rows`` pixels by ``vectors`` vectors of output channels to a module."""
-    kind = vector(ARITHMETIC[spec.arithmetic].accumulator, lanes)
+    arithmetic = ARITHMETIC[spec.arithmetic]
+    kind = vector(arithmetic.accumulator, lanes)
     with k.function(name, PointTile) as given:
         out = Out(k, spec, kind, f16c, given.bias, given.scale, given.constants, given.last, "cc")
         y, y_row = given.y, given.y_row
         if spec.written:
             ask_for_results(k, y + y_row * (rows * spec.written), y_row, rows, vectors, out.bytes)
-        pixels = [k.rebase(given.x + given.x_pixel * r) for r in range(rows)]
-        start = [given.x + given.early, k.constant(INT, 0), given.weights, *[k.constant(kind, 0)] * (rows * vectors)]
-        with k.loop(0, given.count, carry=start, runs=True) as step:
-            soon, at, b, *total = step.values
+        leads, leap = [given.x_pixel * r for r in range(LEAPS)], given.x_pixel * LEAPS
+        start = [given.x + given.early, given.x, given.weights, *[k.constant(kind, 0)] * (rows * vectors)]
+
+        def step(_: Value, values: list[Any]) -> list[Any]:
+            soon, a, b, *total = values
             _ask(k, soon, spec.asked)
             of_b = [k.load(kind, b + j * kind.bytes) for j in range(vectors)]
             ask_early(k, b, kind, vectors)
-            following = []
-            for r, pixel in enumerate(pixels):
-                word = k.broadcast(kind, pixel + at)
-                following += [k.fma(word, of_b[j], total[r * vectors + j]) for j in range(vectors)]
-            step.next(soon + given.early_step, at + given.x_channel, b + vectors * kind.bytes, *following)
-        out.store(step.results[3:], vectors, y, y_row, given.residual, given.r_row)
+            pixel = k.opaque(a)
+            for r in range(rows):
+                if r and r % LEAPS == 0:
+                    pixel = k.rebase(pixel + leap)
+                word = k.broadcast(kind, pixel + leads[r % LEAPS])
+                for j in range(vectors):
+                    total[r * vectors + j] = k.fma(word, of_b[j], total[r * vectors + j])
+            return [soon + given.early_step, a + given.x_channel, b + vectors * kind.bytes, *total]
+
+        sums = repeated(k, arithmetic, given.count, start, step)[3:]
+        out.store(sums, vectors, y, y_row, given.residual, given.r_row)
 
 
 def listed_point_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: int, vectors: int,
                       *, f16c: bool) -> None:  # fmt: skip
     """Add the tile of ``rows`` pixels by ``vectors`` vectors of output channels whose entries are listed."""
-    kind = vector(ARITHMETIC[spec.arithmetic].accumulator, lanes)
+    arithmetic = ARITHMETIC[spec.arithmetic]
+    kind = vector(arithmetic.accumulator, lanes)
     with k.function(name, ListedPointTile) as given:
         out = Out(k, spec, kind, f16c, given.bias, given.scale, given.constants, given.last, "cc")
         x, x_pixel, y, y_row = given.x, given.x_pixel, given.y, given.y_row
@@ -113,8 +124,9 @@ def listed_point_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: i
             ask_for_results(k, y + y_row * (rows * spec.written), y_row, rows, vectors, out.bytes)
         leads, leap = [x_pixel * r for r in range(LEAPS)], x_pixel * LEAPS
         start = [given.entries, given.weights, *[k.constant(kind, 0)] * (rows * vectors)]
-        with k.loop(0, given.count, carry=start, runs=True) as step:
-            entry, b, *total = step.values
+
+        def step(_: Value, values: list[Any]) -> list[Any]:
+            entry, b, *total = values
             k.prefetch(x + k.word(entry, 1))
             of_b = [k.load(kind, b + j * kind.bytes) for j in range(vectors)]
             ask_early(k, b, kind, vectors)
@@ -125,8 +137,10 @@ def listed_point_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: i
                 word = k.broadcast(kind, pixel + leads[r % LEAPS])
                 for j in range(vectors):
                     total[r * vectors + j] = k.fma(word, of_b[j], total[r * vectors + j])
-            step.next(entry + 16, b + vectors * kind.bytes, *total)
-        out.store(step.results[2:], vectors, y, y_row, given.residual, given.r_row)
+            return [entry + 16, b + vectors * kind.bytes, *total]
+
+        sums = repeated(k, arithmetic, given.count, start, step)[2:]
+        out.store(sums, vectors, y, y_row, given.residual, given.r_row)
 
 
 def pixel_point_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: int, vectors: int,
@@ -140,18 +154,22 @@ def pixel_point_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: in
         if spec.written:
             ask_for_results(k, y + vectors * spec.written * out.bytes, y_row, rows, vectors, out.bytes)
         start = [x + given.early, x, given.weights, *[k.constant(kind, 0)] * (rows * vectors)]
-        with k.loop(0, given.count, carry=start, runs=True) as step:
-            soon, a, b, *total = step.values
+
+        def step(_: Value, values: list[Any]) -> list[Any]:
+            soon, a, b, *total = values
             _ask(k, soon, spec.asked)
             pixels = [k.load(kind, a + j * kind.bytes) for j in range(vectors - 1)]
             end = a + (vectors - 1) * kind.bytes
-            pixels.append(k.load(kind, end) if out.mask is None else k.load_first(kind, end, out.mask))
+            mask = None if spec.padded else out.mask
+            pixels.append(k.load(kind, end) if mask is None else k.load_first(kind, end, mask))
             following = []
             for r in range(rows):
                 word = k.broadcast(kind, b + r * arithmetic.bytes)
                 following += [k.fma(word, pixels[j], total[r * vectors + j]) for j in range(vectors)]
-            step.next(soon + given.early_step, a + given.x_channel, b + rows * arithmetic.bytes, *following)
-        out.store(step.results[3:], vectors, y, y_row, given.residual, given.r_row)
+            return [soon + given.early_step, a + given.x_channel, b + rows * arithmetic.bytes, *following]
+
+        sums = repeated(k, arithmetic, given.count, start, step)[3:]
+        out.store(sums, vectors, y, y_row, given.residual, given.r_row)
 
 
 def square_point_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: int, vectors: int,

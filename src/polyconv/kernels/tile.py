@@ -20,6 +20,7 @@ from typing import Any
 from polyconv.kernels.isa import Arithmetic
 from polyconv.kernels.language import Buffer, Module, Type, Value, vector
 from polyconv.kernels.signature import Int, Signature
+from polyconv.kernels.steps import repeated
 
 __all__ = [
     "FIRST", "LAST", "ROW_WORDS", "EdgeTile", "PanelTile", "ask_early", "channel_tile", "edge_tile", "multiply_add",
@@ -173,8 +174,9 @@ def _reduce(k: Module, arithmetic: Arithmetic, vectors: int, count: Value, row: 
             sums: Sequence[Value], rows: range, asked: Sequence[Any] = ()) -> list[Value]:  # fmt: skip
     """Sums with an entry's products added to those of some rows; ``asked``: a place to ask for, and its pace."""
     word_type = vector(arithmetic.word, sums[0].type.lanes)
-    with k.loop(0, count, carry=[row, streamed, *asked[:1], *sums], runs=True) as step:
-        a, b, *total = step.values
+
+    def step(_: Value, values: list[Any]) -> list[Any]:
+        a, b, *total = values
         soon = [total.pop(0) for _ in asked[:1]]
         ask_early(k, b, sums[0].type, vectors)
         for place in soon:
@@ -184,8 +186,9 @@ def _reduce(k: Module, arithmetic: Arithmetic, vectors: int, count: Value, row: 
             word = k.broadcast(word_type, a + r * ROW_WORDS * arithmetic.bytes)
             for j in range(vectors):
                 total[r * vectors + j] = multiply_add(k, arithmetic, word, vectors_of_b[j], total[r * vectors + j])
-        step.next(a + arithmetic.bytes, b + vectors * word_type.bytes, *[place + asked[1] for place in soon], *total)
-    return step.results[2 + len(soon) :]
+        return [a + arithmetic.bytes, b + vectors * word_type.bytes, *[place + asked[1] for place in soon], *total]
+
+    return repeated(k, arithmetic, count, [row, streamed, *asked[:1], *sums], step)[2 + len(asked[:1]) :]
 
 
 def pixel_tile(k: Module, name: str, arithmetic: Arithmetic, lanes: int, rows: int, vectors: int) -> None:
@@ -193,9 +196,10 @@ def pixel_tile(k: Module, name: str, arithmetic: Arithmetic, lanes: int, rows: i
     kind = vector(arithmetic.accumulator, lanes)
     with k.function(name, PanelTile) as given:
         held = _start(k, kind, given.start, given.start_row, rows, vectors)
-        with k.loop(0, given.count, carry=[given.weights, *held]) as entry:
-            b, *total = entry.values
-            place = given.panel + k.word(given.entries, entry.index)
+
+        def entry(index: Value, values: list[Any]) -> list[Any]:
+            b, *total = values
+            place = given.panel + k.word(given.entries, index)
             pixels = [k.load(kind, place + j * kind.bytes) for j in range(vectors)]
             following = []
             for r in range(rows):
@@ -203,5 +207,7 @@ def pixel_tile(k: Module, name: str, arithmetic: Arithmetic, lanes: int, rows: i
                 following += [
                     multiply_add(k, arithmetic, word, pixels[j], total[r * vectors + j]) for j in range(vectors)
                 ]
-            entry.next(b + rows * arithmetic.bytes, *following)
-        _finish(k, entry.results[1:], given.sums, given.sum_row, vectors)
+            return [b + rows * arithmetic.bytes, *following]
+
+        _, *sums = repeated(k, arithmetic, given.count, [given.weights, *held], entry, runs=False)
+        _finish(k, sums, given.sums, given.sum_row, vectors)

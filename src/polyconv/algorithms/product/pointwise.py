@@ -1,12 +1,12 @@
-"""Pointwise convolution in place: one tap an axis, or windows; no padding; any stride, group and layout.
+"""Pointwise convolution: one tap an axis, or windows; no padding; any stride, group and layout.
 
 Every output is a product of weights with the channels of one pixel, or with those of a window, by a list of where its
-entries lie: nothing is packed.  There are three kinds of tiles, the first also for windows: lanes are output channels,
-with words of the input broadcast from wherever they lie; where pixels lie together and fill vectors, lanes are pixels;
-and so they are where channels lie together and outputs are few, or few remain beside whole vectors of them, by squares
-of pixels and channels that are transposed in registers.  Axes that lie together are one.  Results go from registers to
-their place where lanes lie together in it, else through a move; those of the phases of a transposed convolution leave
-together.
+entries lie.  There are three kinds of tiles, the first also for windows: lanes are output channels, with words of the
+input broadcast from wherever they lie; where pixels lie together and fill vectors, lanes are pixels, in place or, with
+short vectors, in a panel to which those of a tile are copied; and so they are where channels lie together and outputs
+are few, or few remain beside whole vectors of them, by squares of pixels and channels that are transposed in registers.
+Axes that lie together are one.  Results go from registers to their place where lanes lie together in it, else through a
+move; those of the phases of a transposed convolution leave together.
 Cost: the products over lane use.  Error: own bound; sums run over the channels in order.
 """
 
@@ -16,6 +16,7 @@ import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -32,8 +33,9 @@ from polyconv.algorithms.product.pointwise_cut import (
     entries_of,
     is_far,
     is_listed,
+    panel_bytes,
 )
-from polyconv.algorithms.product.pointwise_driver import driver, pointwise_words
+from polyconv.algorithms.product.pointwise_driver import driver, panel_driver, pointwise_words
 from polyconv.algorithms.product.sets import Early, most_pixels, packed_weights, product_words
 from polyconv.kernels.convert import LLVM_NAMES
 from polyconv.kernels.isa import channel_tile, lanes
@@ -106,8 +108,10 @@ class PointwiseForm(Form):
 
     @property
     def workspace(self) -> int:
-        """Bytes a thread needs: the header, and the sums of a set of outputs for a row of the box."""
-        return 64 * (self.s.problem.rank + 2) + SLOT_BYTES + 256
+        """Bytes a thread needs: the header, the sums of a set of outputs for a row of the box, and pixels of a tile."""
+        cuts = [cut for _, cuts in self.families for cut in cuts]
+        panels = [panel_bytes(self.s, cut.outputs, entries_of(self.s.problem, cut.axes)) for cut in cuts]
+        return 64 * (self.s.problem.rank + 2) + SLOT_BYTES + 256 + max(panels)
 
     def cost(self) -> dict[str, float]:
         """Cycles of products, and of the ways in and out."""
@@ -136,8 +140,10 @@ def _step(given: Request, alike: _Alike, expected: Cut, keep: list[Any]) -> Step
     cut = _as_it_lies(r, axes, expected, places)
     outputs, listed, lane = cut.outputs, is_listed(alike[0]), lanes(r.target, arith)
     pixels, entries, pixel_bytes = outputs.pixels, entries_of(p, alike[0]), axes[-1].stride * r.x.spatial[-1]
-    name = f"pointwise {'pixels' if pixels else 'listed' if listed else 'channels'}"
-    address = address_of(r, name, "driver", Driver, lambda k, name: driver(k, name, pixels=pixels, listed=listed))
+    copied = panel_bytes(s, outputs, entries)
+    name = f"pointwise {outputs.kind if copied else 'pixels' if pixels else 'listed' if listed else 'channels'}"
+    make = panel_driver if copied else partial(driver, pixels=pixels, listed=listed)
+    address = address_of(r, name, "driver", Driver, make)
     along = along_out(r, cut.last, "p" if pixels else "c")
     key = ("point", cut.phases, *map(taps_of, alike))
     cut, parts = _shared(s, axes, cut, (r.problem.n or 0) * p.groups)
@@ -145,15 +151,17 @@ def _step(given: Request, alike: _Alike, expected: Cut, keep: list[Any]) -> Step
         r, replace(outputs, kind="listed") if listed else outputs,
         -(-entries // lane) * lane if outputs.kind == "square" else entries,
         packed_weights(r, key, lambda: _weights(r, alike), outputs, (cut.times, cut.phases)),
-        outputs.slots(arith, lane, header_bytes(len(axes)), cut.box[-1], cut.phases), along,
+        outputs.slots(arith, lane, header_bytes(len(axes)) + copied, cut.box[-1], cut.phases), along,
         parts=parts, fused=is_fusible(p) and along in ("cc", "pp"), places=_places(given, alike, cut.phases),
         pixel_bytes=pixel_bytes,
-        early=Early(_ahead(r, axes, cut) if is_far(s, axes) else (0, 0), written=_written_ahead(s, cut)),
+        early=Early(
+            _ahead(r, axes, cut) if is_far(s, axes) and not copied else (0, 0), written=_written_ahead(s, cut)
+        ),
     )  # fmt: skip
     tall = most_pixels(r.target, outputs.vectors, pixel_bytes)
     values, items = pointwise_words(
         r, axes, cut.box, parts, products, entries=entries, phases=cut.phases,
-        listed=_entry_list(given, alike[0], tall) if listed else None,
+        listed=_entry_list(given, alike[0], tall) if listed else None, copied=copied,
     )  # fmt: skip
     return Step(address, filled(values, keep), items)
 

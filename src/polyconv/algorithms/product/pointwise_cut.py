@@ -25,7 +25,7 @@ from polyconv.lowering.tiles import is_fusible, tile_cycles
 from polyconv.lowering.traffic import apart_cycles, far_cycles, planes_collide
 from polyconv.problem.problem import Problem
 
-__all__ = ["SLOT_BYTES", "Cut", "cost_of", "cut_of", "cuts_of", "entries_of", "is_far", "is_listed"]
+__all__ = ["SLOT_BYTES", "Cut", "cost_of", "cut_of", "cuts_of", "entries_of", "is_far", "is_listed", "panel_bytes"]
 
 SLOT_BYTES = 48 << 10
 """Most bytes of sums on their way through a move; with the header below the workspace that is always there."""
@@ -41,6 +41,12 @@ _ROW = 65.0
 outputs and rows of 6 to 32 pixels: 60 to 95."""
 _LATE = 0.45
 """Cycles by which steps of long sums over planes are late.  Measured on Zen 5 with AVX2: 1 to 12 % of their time."""
+_PANEL_TILES = 8
+"""Tiles of an item that copies the pixels of each: its beginning takes as long as one of few entries."""
+_PANEL_SHARE = 1 / 2
+"""Of a second-level cache, for the pixels of a tile."""
+_COPIED, _TURN = 5.0, 40.0
+"""Cycles in which pixels of an entry are copied, beside their vectors; in which a tile is found for every set."""
 _LISTED_LATE, _LIST_LOADS = 0.25, 6
 """How much of what comes from memory is not there when a list has asked for it; loads of a step for that."""
 
@@ -91,7 +97,9 @@ def cuts_of(s: Situation, alike: Sequence[Sweep]) -> tuple[Cut, ...]:
     kinds = [("channel", _phases(alike) if p.layout == "NCHW" else 1)]
     if (p.layout == "NCHW" or p.c == 1) and axes[-1].stride == 1 and not is_listed(sweep):
         kinds.append(("pixel", 1))
-    elif p.layout == "NHWC" and not is_listed(sweep):
+    if _is_copied(s, sweep):
+        kinds.append(("panel", 1))
+    if p.layout == "NHWC" and not is_listed(sweep) and kinds[-1][0] == "channel":
         kinds.append(("square", 1))
     ways: list[tuple[Cut, ...]] = [(cut_of(s, axes, len(alike), kind, phases),) for kind, phases in kinds]
     rest = outputs % lane
@@ -102,6 +110,25 @@ def cuts_of(s: Situation, alike: Sequence[Sweep]) -> tuple[Cut, ...]:
         parts = (("channel", (0, outputs - rest)), ("square", (outputs - rest, rest)))
         ways.append(tuple(cut_of(s, axes, len(alike), kind, 1, part) for kind, part in parts))
     return min(ways, key=lambda cuts: s.price(cuts, sum(sum(cost_of(s, cut)) for cut in cuts)))
+
+
+def _is_copied(s: Situation, sweep: Sweep) -> bool:
+    """Whether tiles may have their pixels copied: of planes, in vectors shorter than a cache line.
+
+    Of those a tile reads a line or two of every plane, few of which a first-level cache holds at a time.  Not measured
+    with longer ones.
+    """
+    p = s.problem
+    if p.layout != "NCHW" or s.target.vector_bytes >= s.profile.numbers["line"] or is_listed(sweep):
+        return False
+    return panel_bytes(s, cut_outputs(s, "panel"), p.c // p.groups) <= s.budget(s.cache("l2", _PANEL_SHARE))
+
+
+def panel_bytes(s: Situation, outputs: OutputSets, entries: int) -> int:
+    """Bytes of the pixels of a tile, all their entries, where tiles have them copied; else 0."""
+    if outputs.kind != "panel":
+        return 0
+    return entries * outputs.width(s.target, outputs.most) * s.target.vector_bytes
 
 
 def _phases(alike: Sequence[Sweep]) -> int:
@@ -134,6 +161,8 @@ def cut_of(s: Situation, axes: Sweep, sweep_count: int, kind: str, phases: int, 
         least, wanted = channel_tile(s.target, outputs.vectors), s.cache("l2", 1 / 4) // read
     slot_pixels = SLOT_BYTES // (arith.bytes * tall * phases)
     most = min(max(least, wanted), _MOST_PIXELS, slot_pixels // lane * lane)
+    if kind == "panel":
+        most = _PANEL_TILES * lane * outputs.width(s.target, outputs.most)
     extents = [axis.out for axis in axes]
     if kind == "channel" and extents[-1] > most:  # no rest that starts tiles for a few pixels
         extents[-1] = -(-extents[-1] // -(-extents[-1] // most))
@@ -165,6 +194,8 @@ def cost_of(s: Situation, cut: Cut) -> tuple[float, float]:
     for outputs, times in cut.outputs.sizes.items():
         cycles, leaving = _ROW_COST[cut.outputs.kind](s, cut, outputs)
         products, moves = products + times * cycles, moves + times * leaving
+    if cut.outputs.kind == "panel":
+        moves += sum(each * entries_of(p, cut.axes) * (_COPIED + 2 * n) for n, each in _tiles_of_row(s, cut))
     batch, far = (p.n or 0) * p.groups, 0.0
     if p.layout == "NHWC" and not is_far(s, cut.axes):
         read = math.prod(axis.out for axis in cut.axes) * entries_of(p, cut.axes) * arith_of(s).bytes
@@ -193,6 +224,23 @@ def _pixel_row(s: Situation, cut: Cut, outputs: int) -> tuple[float, float]:
     leaving = vectors * outputs * (leaving_cycles(p) + apart_cycles(s, cut.axes[-1]))
     leaving += _ROW * (len(cut.axes) > 1) if is_fusible(p) and cut.axes[-1].out_step == 1 else 300.0  # a row is moved
     return pixel_cycles(s, arith, outputs, entries_of(p, cut.axes), vectors, plane), leaving
+
+
+def _tiles_of_row(s: Situation, cut: Cut) -> list[tuple[int, int]]:
+    """Vectors of the tiles of a row of a box that have their pixels copied, and how many such tiles there are."""
+    out, most = cut.axes[-1].out, cut.outputs.width(s.target, cut.outputs.most)
+    vectors = -(-(out / -(-out // cut.box[-1])) // lanes(s.target, arith_of(s)))
+    return list(near_equal_sizes(int(vectors), most))
+
+
+def _panel_row(s: Situation, cut: Cut, outputs: int) -> tuple[float, float]:
+    """The same where pixels of a tile are copied to lie together."""
+    p, rates, entries = s.problem, s.rates(arith_of(s)), entries_of(s.problem, cut.axes)
+    products = leaving = 0.0
+    for n, each in _tiles_of_row(s, cut):
+        products += each * (tile_cycles(rates, outputs, n) * entries + _TURN)
+        leaving += each * n * outputs * (leaving_cycles(p) + apart_cycles(s, cut.axes[-1]))
+    return products, leaving
 
 
 def _channel_row(s: Situation, cut: Cut, outputs: int) -> tuple[float, float]:
@@ -236,4 +284,4 @@ def _apart(s: Situation, cut: Cut, channels: int) -> float:
     return 1.01 + short + min(0.3, max(0.0, 0.6 * (touched - 1.4 * s.cache("l2", 1 / 4)) / s.cache("l2", 1)))
 
 
-_ROW_COST = {"square": _square_row, "pixel": _pixel_row, "channel": _channel_row}
+_ROW_COST = {"square": _square_row, "pixel": _pixel_row, "panel": _panel_row, "channel": _channel_row}

@@ -1,28 +1,42 @@
-"""Native code of pointwise convolutions: rows of a box of outputs, set after set, with nothing packed.
+"""Native code of pointwise convolutions: rows of a box of outputs, set after set.
 
-Entries of a pixel lie so many bytes apart, or as a list says.  Results of the phases of a transposed convolution, which
-follow each other along the last axis, wait in slots and leave together.
+Entries of a pixel lie so many bytes apart, or as a list says; or pixels of a tile are copied first.  Results of the
+phases of a transposed convolution, which follow each other along the last axis, wait in slots and leave together.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from polyconv.algorithms.product.rows import ProductWords, Row, move_row, multiply, sets_of
-from polyconv.kernels.language import Module, Value
-from polyconv.kernels.record import Memory, Record, Word, words
+from polyconv.algorithms.product.rows import ProductWords, Row, move_row, multiply, multiply_tile, sets_of
+from polyconv.kernels.language import INT, Module, Value
+from polyconv.kernels.layout import Move, MoveIn
+from polyconv.kernels.record import Function, Memory, Record, Word, words
 from polyconv.lowering.boxes import boxed_words
-from polyconv.lowering.panel import Common, Driver, Frame, Item, axis_words, box_rows, decode, row_place, row_source
+from polyconv.lowering.moves import along_in, move_in_address
+from polyconv.lowering.panel import (
+    Common,
+    Driver,
+    Frame,
+    Item,
+    axis_words,
+    box_rows,
+    decode,
+    header_bytes,
+    row_place,
+    row_source,
+)
 from polyconv.lowering.program import Request, zeros
 from polyconv.lowering.sweep import Sweep, lines
 
-__all__ = ["driver", "pointwise_words"]
+__all__ = ["driver", "panel_driver", "pointwise_words"]
 
 
 class PointwiseWords(Record):
     """The driver's words: entries of an output, in a list or as many as there are channels, and how pixels lie.
 
-    Results of ``phases`` sets follow each other, those of a pixel ``y_pixel`` bytes apart.
+    Results of ``phases`` sets follow each other, those of a pixel ``y_pixel`` bytes apart.  Of tiles whose pixels are
+    copied, those of an entry take ``tile_bytes``.
     """
 
     common: Common
@@ -32,6 +46,8 @@ class PointwiseWords(Record):
     phases: Word
     y_pixel: Word
     r_pixel: Word
+    tile_bytes: Word
+    move_in: Function[MoveIn]
     products: ProductWords
 
 
@@ -56,6 +72,44 @@ def driver(k: Module, name: str, *, pixels: bool, listed: bool) -> None:
                 move_row(k, of_all, slot, p.products.slot_pixel)
 
 
+def panel_driver(k: Module, name: str) -> None:
+    """Add the driver that copies the pixels of a tile to a panel, [entry][pixel], which all sets of outputs read."""
+    with k.function(name, Driver) as given:
+        frame, workspace = given.frame, given.workspace
+        p = PointwiseWords.read(k, given.words)
+        item, lanes = decode(k, p.common, given.item, workspace), p.products.lanes
+        begin, end = sets_of(k, p.products, item)
+        panel, slot = workspace + p.common.panel, workspace + p.products.slots
+        most = p.tile_bytes // (lanes * p.products.word_bytes)
+        with k.loop(0, box_rows(k, p.common, item)) as row:
+            of_row = _row_of_box(k, p, item, frame, begin, row.index, listed=False)
+            vectors = (of_row.pixels + lanes - 1) // lanes
+            parts = (vectors + most - 1) // most
+            share, larger = vectors // parts, vectors % parts
+            with k.loop(0, parts, carry=[k.constant(INT, 0)]) as part:
+                (before,) = part.values
+                several = share + k.cast("zext", part.index < larger, INT)
+                first = before * lanes
+                pixels = k.minimum(several * lanes, of_row.pixels - first)
+                k.call(p.move_in, MoveIn(
+                    of_row.x + first * p.x_pixel, p.x_pixel, p.common.x_c, panel, p.products.word_bytes, p.tile_bytes,
+                    pixels, p.channels, p.common.zero_point,
+                ))  # fmt: skip
+                with k.loop(begin, end) as of_set:
+                    whole = _row_of_box(k, p, item, frame, of_set.index, row.index, listed=False)
+                    here = replace(
+                        whole, x=panel, x_pixel=p.products.word_bytes, x_entry=p.tile_bytes, pixels=pixels,
+                        y=whole.y + first * whole.y_pixel, r=whole.r + first * whole.r_pixel,
+                    )  # fmt: skip
+                    fused, nothing = p.products.fused.equals(1), k.constant(INT, 0)
+                    with k.when(fused):
+                        multiply_tile(k, here, None, nothing, several)
+                    with k.when(fused, otherwise=True):
+                        multiply_tile(k, here, slot, nothing, several)
+                        move_row(k, here, slot, p.products.slot_pixel)
+                part.next(before + several)
+
+
 def _row_of_box(k: Module, p: PointwiseWords, item: Item, frame: Frame, number: Value, row: Value, *,
                listed: bool) -> Row:  # fmt: skip
     """A row of the box for the set of outputs of a number."""
@@ -70,13 +124,19 @@ def _row_of_box(k: Module, p: PointwiseWords, item: Item, frame: Frame, number: 
 
 
 def pointwise_words(r: Request, axes: Sweep, box: tuple[int, ...], parts: int, products: ProductWords, *,
-                    entries: int, listed: list[int] | None, phases: int) -> tuple[PointwiseWords, int]:  # fmt: skip
-    """Words for boxes of folded axes, of so many ``entries`` an output, and how many items there are."""
+                    entries: int, listed: list[int] | None, phases: int, copied: int
+                    ) -> tuple[PointwiseWords, int]:  # fmt: skip
+    """Words for boxes of folded axes, of so many ``entries`` an output, and how many items there are.
+
+    Of so many bytes is the panel to which pixels of a tile are copied, if they are.
+    """
     held = [lines(axis, b) for axis, b in zip(axes, box, strict=True)]
-    common, items = boxed_words(r, axes, box, held, parts)
+    common, items = boxed_words(r, axes, box, held, parts, panel=header_bytes(len(axes)))
     out_step = axes[-1].out_step // phases
+    move = Move(r.problem.x, r.arith.accumulator, along_in(r, axes[-1], "p"))
     return PointwiseWords(
         common=common, channels=entries, entries=words(listed) if listed else zeros(),
         x_pixel=axes[-1].stride * r.x.spatial[-1], phases=phases, y_pixel=out_step * r.y.spatial[-1],
-        r_pixel=0 if r.residual is None else out_step * r.residual.spatial[-1], products=products,
+        r_pixel=0 if r.residual is None else out_step * r.residual.spatial[-1],
+        tile_bytes=copied // entries, move_in=move_in_address(r, move) if copied else None, products=products,
     ), items  # fmt: skip

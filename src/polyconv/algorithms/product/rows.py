@@ -15,7 +15,7 @@ from polyconv.kernels.point import ListedPointTile, PointTile
 from polyconv.kernels.record import Function, Functions, Memory, Record, Table, Word
 from polyconv.lowering.panel import Common, EpilogueTables, Item
 
-__all__ = ["OutputSet", "ProductWords", "Row", "move_row", "multiply", "sets_of"]
+__all__ = ["OutputSet", "ProductWords", "Row", "move_row", "multiply", "multiply_tile", "sets_of"]
 
 
 class OutputSet(Record):
@@ -135,19 +135,24 @@ def _multiply_channels(k: Module, row: Row, slot: Buffer | None) -> None:
 def _multiply_pixels(k: Module, row: Row, slot: Buffer | None) -> None:
     """In the largest tiles there are, the last vector cut short."""
     p, of_set = row.p, row.set
-    assert not isinstance(row.x_entry, Buffer)
-    y, y_step, size = (row.y, row.common.y_c, p.result_bytes) if slot is None else (slot, p.slot_channel, p.word_bytes)
     every = (row.pixels + p.lanes - 1) // p.lanes
     with k.loop(0, every, of_set.most) as tile:
-        vectors, first = k.minimum(every - tile.index, of_set.most), tile.index * p.lanes
-        there = row.pixels - first - (vectors - 1) * p.lanes
-        family = k.select(there < p.lanes, of_set.edges, of_set.functions)
-        k.call(p.functions.at_word(family + vectors * 2), PointTile(
-            row.x + first * row.x_pixel, row.x_pixel,
-            row.x_entry, row.entries, row.weights, y + first * size, y_step,
-            row.r + first * p.result_bytes, row.common.r_c, there, *row.tables, of_set.early,
-            of_set.early_step,
-        ))  # fmt: skip
+        multiply_tile(k, row, slot, tile.index * p.lanes, k.minimum(every - tile.index, of_set.most))
+
+
+def multiply_tile(k: Module, row: Row, slot: Buffer | None, first: Value, vectors: Value) -> None:
+    """A tile of so many vectors of pixels, from the ``first`` of a row on; the last may be cut short."""
+    p, of_set = row.p, row.set
+    assert not isinstance(row.x_entry, Buffer)
+    y, y_step, size = (row.y, row.common.y_c, p.result_bytes) if slot is None else (slot, p.slot_channel, p.word_bytes)
+    there = row.pixels - first - (vectors - 1) * p.lanes
+    family = k.select(there < p.lanes, of_set.edges, of_set.functions)
+    k.call(p.functions.at_word(family + vectors * 2), PointTile(
+        row.x + first * row.x_pixel, row.x_pixel,
+        row.x_entry, row.entries, row.weights, y + first * size, y_step,
+        row.r + first * p.result_bytes, row.common.r_c, there, *row.tables, of_set.early,
+        of_set.early_step,
+    ))  # fmt: skip
 
 
 def move_row(k: Module, row: Row, sums: Buffer, pixel: Value) -> None:

@@ -1,8 +1,9 @@
 """Sets of output channels that tiles of products compute together: how they are cut, what they cost, tiles and weights.
 
 A *kind* of tile says what its lanes are: ``channel``, output channels; ``listed``, the same for entries that a list
-has; ``pixel``, pixels that lie together; ``square``, the same for pixels whose channels lie together, by squares of
-pixels and channels that are transposed in registers.  It must not know how pixels come to lie where tiles read them.
+has; ``pixel``, pixels that lie together; ``panel``, the same where a tile's pixels are copied to lie together, channel
+by channel; ``square``, the same for pixels whose channels lie together, by squares of pixels and channels that are
+transposed in registers.  It must not know how pixels come to lie where tiles read them.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ Places: TypeAlias = Sequence[Sequence[tuple[int, int]]]
 """Places in result and residual, in bytes, that all sets are computed for: those of a group one after another."""
 
 _MAKE = {"channel": channel_point_tile, "listed": listed_point_tile, "pixel": pixel_point_tile,
-         "square": square_point_tile}  # fmt: skip
+         "panel": pixel_point_tile, "square": square_point_tile}  # fmt: skip
 _FEW_PIXELS = 3
 """Images of so few pixels have sets of four vectors too: sums of fewer wait for each other.  Measured: 3-20 % off."""
 _NEAR_LINES = 12
@@ -106,7 +107,7 @@ class OutputSets:
     @property
     def pixels(self) -> bool:
         """Whether lanes are pixels."""
-        return self.kind in ("pixel", "square")
+        return self.kind in ("pixel", "panel", "square")
 
     @property
     def part(self) -> tuple[int, int]:
@@ -130,8 +131,13 @@ class OutputSets:
         """The largest tile, for people."""
         if not self.pixels:
             return f"{channel_tile(target, self.vectors)} outputs by {self.vectors} vectors of channels"
-        vectors = pixel_tiles(target)[self.most] if self.kind == "pixel" and self.sets else 1
-        return f"{self.most} channels by {vectors} vectors of outputs"
+        return f"{self.most} channels by {self.width(target, self.most)} vectors of outputs"
+
+    def width(self, target: Target, outputs: int) -> int:
+        """Most vectors of pixels of a tile of so many outputs.  Those of a panel have as many for all sets."""
+        if self.kind == "square" or not outputs:
+            return 1
+        return pixel_tiles(target)[outputs if self.kind == "pixel" else self.most]
 
     def tall(self, lane: int) -> int:
         """Sums of a pixel in a slot."""
@@ -154,7 +160,7 @@ def cut_outputs(s: Situation, kind: str, part: tuple[int, int] | None = None) ->
     p, lane = s.problem, lanes(s.target, arith_of(s))
     begin, outputs = part or (0, p.m // p.groups)
     if kind != "channel":
-        found = tile_rows(outputs, s.target) if kind == "pixel" else near_equal(outputs, square_tile(s.target))
+        found = near_equal(outputs, square_tile(s.target)) if kind == "square" else tile_rows(outputs, s.target)
         return OutputSets(kind, tuple((begin + first, count) for first, count in found), 1)
     vectors = -(-outputs // lane)
     large = p.layout == "NHWC" and image_bytes(p)[1] > s.cache("l2", 2)
@@ -296,6 +302,7 @@ def _set_tables(r: Request, outputs: OutputSets, entries: int, fused: bool, plac
     """Functions of tiles of 1, 2, ... pixels or vectors of them, and a record for every set at every place."""
     lane, kind, sets, pixels = lanes(r.target, r.arith), outputs.kind, outputs.sets, outputs.pixels
     spec = FusedTile(r.arith.name, r.problem.y, r.epilogue, written=early.written) if fused else of_sums(r.arith.name)
+    spec = replace(spec, padded=kind == "panel")
     asking, lines = 0, 1  # the last sets that ask ahead, and lines that a tile reads of an entry
     if early.ahead[0]:  # more weights than these would drive what comes out of the second cache again
         of_set = sets[0][1] * entries * r.arith.bytes
@@ -312,8 +319,7 @@ def _set_tables(r: Request, outputs: OutputSets, entries: int, fused: bool, plac
     for number, ((y, residual), (first, count)) in enumerate(of_sets):
         vectors, there = -(-count // lane), (count - 1) % lane + 1
         tiles = (count, False) if pixels else (vectors, there < lane)
-        most = 1 if kind == "square" else most_pixels(r.target, vectors, pixel_bytes)
-        most = pixel_tiles(r.target)[count] if kind == "pixel" else most
+        most = outputs.width(r.target, count) if pixels else most_pixels(r.target, vectors, pixel_bytes)
         if tiles not in tables:
             tables[tiles] = 2 * len(functions) - 2  # the function of size n is at word 2 n
             functions += _tiles(r, kind, tiles[0], range(1, most + 1), spec, (False, True) if pixels else (tiles[1],))
