@@ -12,7 +12,8 @@ from polyconv.lowering.situation import Situation, image_bytes
 from polyconv.lowering.sweep import Axis
 from polyconv.problem.problem import Problem
 
-__all__ = ["WEIGHTS_FROM_MEMORY", "apart_cycles", "beyond_cycles", "far_cycles", "planes_collide"]
+__all__ = ["WEIGHTS_FROM_MEMORY", "apart_cycles", "beyond_cycles", "crowding_cycles", "far_cycles", "planes_collide",
+           "streamed_cycles"]  # fmt: skip
 
 WEIGHTS_FROM_MEMORY = 8 / 10.6
 """Of the bytes a cycle that memory gives, those of weights that stream past tiles.  Measured on a Zen 5."""
@@ -65,6 +66,38 @@ _BEYOND = 1.8
 def beyond_cycles(s: Situation, size: int) -> float:
     """Cycles that so many bytes of an image take more because a second-level cache does not hold them all."""
     return _BEYOND / s.profile.numbers["line"] * max(0.0, size - s.profile.numbers["l2.bytes"])
+
+
+_STREAMED, _CUT = 0.3, 48
+"""What is not hidden behind products of what a second-level cache sends; bytes of lines that vectors share with others.
+Measured with AVX2: pixels of planes cost 15 to 50 % of a tile's products on a Zen 3, up to 9 % on a Zen 5."""
+
+
+def streamed_cycles(s: Situation, size: int) -> float:
+    """Cycles that a step of a tile of short vectors waits for bytes of pixels or weights from a second-level cache.
+
+    Longer vectors hide it: their steps take twice as long.
+    """
+    if s.target.vector_bytes >= s.profile.numbers["line"]:
+        return 0.0
+    return _STREAMED * (size + _CUT) / s.profile.numbers["l2.read"]
+
+
+_CROWDED, _WAYS = 15.0, 8
+"""Cycles of a line of results that was written in part and comes again; lines that a set of a first-level cache has.
+Measured on a Zen 3."""
+
+
+def crowding_cycles(s: Situation, rows: int) -> float:
+    """Cycles of a line of each of so many planes, written one after another: of those a first-level cache cannot hold.
+
+    Planes a multiple of a large power of two apart share few of its sets.
+    """
+    p, line = s.problem, int(s.profile.numbers["line"])
+    plane = math.prod(o or 0 for o in p.out) * p.y_dtype.itemsize
+    sets = int(s.profile.numbers["l1.bytes"]) // (line * _WAYS)
+    there = sets // math.gcd(max(1, plane // line), sets) if plane % line == 0 else sets
+    return _CROWDED * min(1.0, max(0.0, rows / (there * _WAYS) - 1))
 
 
 def apart_cycles(s: Situation, axis: Axis) -> float:

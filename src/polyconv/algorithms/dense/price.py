@@ -27,7 +27,7 @@ from polyconv.lowering.moves import is_apart
 from polyconv.lowering.situation import Situation
 from polyconv.lowering.sweep import Axis, Sweep
 from polyconv.lowering.tiles import is_fusible, tile_cycles
-from polyconv.lowering.traffic import apart_cycles, far_cycles, planes_collide
+from polyconv.lowering.traffic import apart_cycles, far_cycles, planes_collide, streamed_cycles
 from polyconv.target import Target
 
 __all__ = [
@@ -83,9 +83,10 @@ def _row_cycles(s: Situation, arith: Arithmetic, steps: int, vectors: int, width
     rate = s.profile.stream("l2", _CACHE)
     for some, blocks in ((vectors, outputs // vectors), *(((outputs % vectors, 1),) if outputs % vectors else ())):
         stream = some * size / (2 * rate if steps * some * size <= near else rate)
+        late = streamed_cycles(s, some * size) * min(1.0, steps * some * size / s.profile.numbers["l1.bytes"])
         for rows, count in near_equal_sizes(width, most_rows(s.target, some)):
             cycles = max(tile_cycles(rates, rows, some), stream)
-            total += blocks * count * (cycles + (SHORT_CYCLES if cycles < SHORT_STEP else 0.0))
+            total += blocks * count * (cycles + late + (SHORT_CYCLES if cycles < SHORT_STEP else 0.0))
             tiles += blocks * count
     return total, tiles
 

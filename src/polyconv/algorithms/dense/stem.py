@@ -34,7 +34,7 @@ from polyconv.lowering.program import Program, Request, epilogue_tables, one_ste
 from polyconv.lowering.situation import Situation, arith_of, image_bytes
 from polyconv.lowering.sweep import Lines, Sweep, lines, mean_taps, sweeps
 from polyconv.lowering.tiles import is_fusible, tile_cycles
-from polyconv.lowering.traffic import far_cycles, planes_collide
+from polyconv.lowering.traffic import far_cycles, planes_collide, streamed_cycles
 from polyconv.problem.problem import Problem
 
 __all__ = ["StemForm", "at_least", "forms"]
@@ -141,15 +141,17 @@ class StemForm(Form):
         per_run = _PLANE_RUN if planes else _MANY_RUN if lines_of_row > _STREAMS else _RUN
         of_row = group_in if planes else max(1, len(runs_of(sweep[-1])))
         of_tile = math.prod(axis.taps for axis in sweep[:-1]) * of_row
-        products = moves = 0.0
+        products, moves, entries = 0.0, 0.0, group_in * math.prod(axis.taps for axis in sweep)
         for vectors, count in ((sizes.blocks.vectors, sizes.blocks.count - 1), (sizes.blocks.last_vectors, 1)):
             tiles = near_equal(sizes.box[-1], run_tiles(s.target)[vectors])
             each = [tile_cycles(s.rates(arith_of(s)), n, vectors) for _, n in tiles]
-            row = sum(c + (SHORT_CYCLES if vectors > 1 and c < SHORT_STEP else 0.0) for c in each)
+            width = vectors * s.target.vector_bytes
+            late = streamed_cycles(s, width) * min(1.0, entries * width / caches["l1.bytes"]) * (2 if planes else 1)
+            row = sum(c + late + (SHORT_CYCLES if vectors > 1 and c < SHORT_STEP else 0.0) for c in each)
             row = row * group_in * lines_of_row * sweep[-1].taps + 1.2 * sizes.box[-1] * vectors
             products += rows * count * (row + len(tiles) * (25 + per_run * of_tile) + ROW_CYCLES + missed)
             moves += rows * count * sizes.box[-1] * vectors * _leaving(p, sizes.blocks.lanes, sizes.box[-1])
-        weights = p.m * group_in * math.prod(axis.taps for axis in sweep) * arith_of(s).bytes
+        weights = p.m * entries * arith_of(s).bytes
         level, share = next((by, of) for most, by, of in _STREAMED if weights <= most * s.profile.cache("l3", 1.0))
         streamed = weights / s.profile.stream(level, share)
         products = max(products, box_count * streamed / p.groups)  # each box brings them all

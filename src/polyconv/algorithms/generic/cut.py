@@ -20,7 +20,7 @@ from polyconv.lowering.pixels import ZERO_BYTES, tile_rows
 from polyconv.lowering.situation import Situation, image_bytes
 from polyconv.lowering.sweep import Family, Lines, Sweep, box_count, lines, sweeps
 from polyconv.lowering.tiles import is_fusible, tile_cycles
-from polyconv.lowering.traffic import beyond_cycles, far_cycles
+from polyconv.lowering.traffic import beyond_cycles, far_cycles, streamed_cycles
 from polyconv.machine.profile import Rates
 from polyconv.target import Target
 
@@ -317,6 +317,8 @@ def _step_cycles(s: Situation, arith: Arithmetic, cut: Cut) -> float:
         cycles = max(tile_cycles(rates, rows, vectors), vectors if last.taps > 1 else 0.0)
         return cycles * _FAR_LINES if outer > 1 and not cut.flat else cycles
 
+    # of a panel that a first-level cache is far from holding every set of outputs streams all, once for its taps
+    far_share = min(1.0, max(0.0, cut.panel / s.cache("l1", 4) - 1 / 2)) / max(1, cut.taps)
     step = 0.0
     for rows, times in Counter(rows for _, rows in tile_rows(cut.outputs, s.target)).items():
         if cut.fused:
@@ -326,6 +328,7 @@ def _step_cycles(s: Situation, arith: Arithmetic, cut: Cut) -> float:
             line = -(-vectors // max(1, number)) * s.target.vector_bytes + last.taps * arith.bytes
             far = group_in * outer * line > s.cache("l1", _NEAR_SHARE)
             cycles = sum(count * tile(rows, v) for v, count in walks) + (1.5 * vectors if far else 0.0)
+            cycles += number * streamed_cycles(s, line) * far_share
             step += times * math.prod(cut.box[:-1]) * (cycles + calls / max(1, entries))
             continue
         full, rest = divmod(vectors, heights[rows])

@@ -22,7 +22,7 @@ from polyconv.lowering.boxes import boxes, near_equal_sizes
 from polyconv.lowering.situation import Situation, arith_of, image_bytes
 from polyconv.lowering.sweep import Axis, Sweep, box_count
 from polyconv.lowering.tiles import is_fusible, tile_cycles
-from polyconv.lowering.traffic import apart_cycles, far_cycles, planes_collide
+from polyconv.lowering.traffic import apart_cycles, crowding_cycles, far_cycles, planes_collide
 from polyconv.problem.problem import Problem
 
 __all__ = ["SLOT_BYTES", "Cut", "cost_of", "cut_of", "cuts_of", "entries_of", "is_far", "is_listed", "panel_bytes"]
@@ -240,6 +240,7 @@ def _panel_row(s: Situation, cut: Cut, outputs: int) -> tuple[float, float]:
     for n, each in _tiles_of_row(s, cut):
         products += each * (tile_cycles(rates, outputs, n) * entries + _TURN)
         leaving += each * n * outputs * (leaving_cycles(p) + apart_cycles(s, cut.axes[-1]))
+        leaving += each * outputs * crowding_cycles(s, p.m // p.groups)
     return products, leaving
 
 

@@ -95,6 +95,12 @@ def panel_driver(k: Module, name: str) -> None:
                     of_row.x + first * p.x_pixel, p.x_pixel, p.common.x_c, panel, p.products.word_bytes, p.tile_bytes,
                     pixels, p.channels, p.common.zero_point,
                 ))  # fmt: skip
+                following = of_row.x + (first + several * lanes) * p.x_pixel  # the next tile's, on their way meanwhile
+                with k.loop(0, p.channels, carry=[following]) as entry:
+                    (place,) = entry.values
+                    for line in range(2):
+                        k.prefetch(place + 64 * line, far=True)
+                    entry.next(place + p.common.x_c)
                 with k.loop(begin, end) as of_set:
                     whole = _row_of_box(k, p, item, frame, of_set.index, row.index, listed=False)
                     here = replace(

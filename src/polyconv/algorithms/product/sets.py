@@ -41,6 +41,7 @@ from polyconv.lowering.pixels import tile_rows
 from polyconv.lowering.program import Request, epilogue_tables, zeros
 from polyconv.lowering.situation import Situation, arith_of, image_bytes
 from polyconv.lowering.tiles import is_fusible, tile_cycles
+from polyconv.lowering.traffic import streamed_cycles
 from polyconv.problem.problem import Problem
 from polyconv.target import Target
 
@@ -66,6 +67,8 @@ _COLLIDING_LINE = 4.5
 first-level one.  Measured on Zen 5: 4.2 to 5.6."""
 _LINE = 64
 """Bytes of a cache line."""
+_SENT, _HIDDEN = 1.25, 2.2
+"""Times that lines of planes take which do not begin where vectors do; cycles of them that a step of a tile hides."""
 _START_CYCLES = 15
 """In which a tile is called, its sums begin and leave."""
 _MOST_COLLIDING = 10
@@ -198,11 +201,13 @@ def channel_cycles(s: Situation, arith: Arithmetic, vectors: int, entries: int, 
 def late_planes(s: Situation, entries: int, most: float) -> float:
     """Cycles that a step of tiles waits for a line of weights and one of a plane, where lanes are channels.
 
-    They are ``most`` where a first-level cache does not hold these lines, and none where they take a third of it.
-    Measured on Zen 5 with AVX2, 15 pointwise layers; steps of AVX-512 are twice as long.
+    They are ``most`` where a first-level cache does not hold these lines, or what the second takes to send them if that
+    is longer than a step hides; and none where they take a third of the first.  Measured with AVX2, 15 pointwise
+    layers: on Zen 5 what ``most`` says, on Zen 3 3 cycles; steps of AVX-512 are twice as long.
     """
     if s.target.vector_bytes >= _LINE:
         return 0.0
+    most = max(most, _SENT * 2 * _LINE / s.profile.numbers["l2.read"] - _HIDDEN)
     return most * min(1.0, max(0.0, 2 * entries * 2 * _LINE / s.cache("l1", 1) - 2 / 3))
 
 
@@ -210,14 +215,13 @@ def pixel_cycles(s: Situation, arith: Arithmetic, outputs: int, entries: int, ve
     """Cycles of ``vectors`` of pixels for a set of outputs, lanes are pixels, those of entries so many bytes apart.
 
     Pixels of one tile that are far more than a first-level cache come late for every set, above all if their planes
-    share the sets of a cache.  Measured on Zen 5, beside inputs that are packed: 3-12 % slower, far ones 17-40 %; with
-    AVX2 up to 9 %, the more of a first-level cache a tile's pixels take, where they are read in place.
+    share the sets of a cache.  Measured on Zen 5, beside inputs that are packed: 3-12 % slower, far ones 17-40 %.
     """
     most, rates = pixel_tiles(s.target)[outputs], s.rates(arith)
-    tile_bytes = most * entries * lanes(s.target, arith) * arith.bytes
+    width = most * s.target.vector_bytes
+    tile_bytes = width * entries
     far = 1.06 if tile_bytes > s.cache("l1", 7 / 3) else 1.0
-    if apart and s.target.vector_bytes < _LINE:
-        far = 1 + 0.09 * min(1.0, tile_bytes / s.cache("l1", 1))
+    late = streamed_cycles(s, width) * min(2.0, tile_bytes / s.cache("l1", 1))
     if _collide(apart, entries):
         far = 1.2 if far > 1 or apart % _SHARED_SETS == 0 else 1.06
     full, rest = divmod(vectors, most)
@@ -225,7 +229,7 @@ def pixel_cycles(s: Situation, arith: Arithmetic, outputs: int, entries: int, ve
     def tile(n: int) -> float:
         size = n * s.target.vector_bytes / 64
         lines = size if size.is_integer() else size + 0.5  # others begin or end within a line
-        step = max(tile_cycles(rates, outputs, n) * far, colliding_cycles(apart, entries, lines))
+        step = max(tile_cycles(rates, outputs, n) * far + late, colliding_cycles(apart, entries, lines))
         return step * entries + _START_CYCLES
 
     return full * tile(most) + (tile(rest) if rest else 0.0)

@@ -64,7 +64,7 @@ from polyconv.lowering.situation import (
     transform_refusal,
 )
 from polyconv.lowering.sweep import Sweep, box_count, lines, sweeps
-from polyconv.lowering.traffic import far_cycles, planes_collide
+from polyconv.lowering.traffic import far_cycles, planes_collide, streamed_cycles
 
 __all__ = ["at_least", "forms"]
 
@@ -156,7 +156,7 @@ def at_least(s: Situation) -> float:
     p, arith, work = s.problem, arith_of(s), least(s.problem)
     lane = lanes(s.target, arith)
     cycles = PRODUCTS / 8 * work.taken * p.c * p.m / (lane * s.rates(arith).multiply_adds)
-    wide = vector_share(s.target)
+    wide = vector_share(s)
     cycles += work.outputs * p.m / lane * (_RESULT_CYCLES / 4 * wide + 2.0)
     cycles += work.taken * p.c / lane * _SUM_CYCLES / 4 * wide
     return cycles * (p.n or 0)
@@ -206,7 +206,7 @@ def _cost(s: Situation, sweep: Sweep, cut: Cut) -> dict[str, float]:
     p, arith, panel = s.problem, arith_of(s), cut.panel
     lane, times = lanes(s.target, arith), box_count(sweep, panel.box)
     half = math.ceil(math.prod(axis.out for axis in sweep) / times / 2)
-    weights, wide = PRODUCTS / 4 * p.m * panel.entries * arith.bytes, vector_share(s.target)
+    weights, wide = PRODUCTS / 4 * p.m * panel.entries * arith.bytes, vector_share(s)
     products = sums = moves = 0.0
     # results of a set of outputs: squares of planes, or a line or two of every pixel, which may meet in few sets
     collide = planes_collide(p, reading=False) or (p.layout == "NHWC" and p.m * p.y_dtype.itemsize % 2048 == 0)
@@ -214,7 +214,9 @@ def _cost(s: Situation, sweep: Sweep, cut: Cut) -> dict[str, float]:
     for outputs, alike in cut.outputs.sizes.items():
         used = -(-outputs // lane)
         stream = used * s.target.vector_bytes / s.profile.stream("l3", _STREAMED) if weights > s.cache("l2", 1) else 0.0
-        late = late_planes(s, cut.half_entries, _LATE) if panel.planes else 0.0
+        late = 0.0
+        if panel.planes:  # sums of inputs come from a second-level cache for every set
+            late = max(late_planes(s, cut.half_entries, _LATE), streamed_cycles(s, used * s.target.vector_bytes))
         products += alike * PRODUCTS * channel_cycles(s, arith, used, cut.half_entries, half, stream, late)
         sums += alike * half * used * _RESULT_CYCLES * wide
         moves += alike * 4 * half * used * leaving

@@ -20,7 +20,6 @@ from polyconv.lowering.panel import Common, Item, axis_words, box_rows, row_sour
 from polyconv.lowering.program import Request
 from polyconv.lowering.situation import Situation, arith_of
 from polyconv.lowering.sweep import Axis, Sweep
-from polyconv.target import Target
 
 __all__ = ["Panel", "PanelWords", "copy_cycles", "copy_windows", "is_apart", "panel_of", "panel_words", "vector_share"]
 
@@ -91,9 +90,18 @@ def panel_of(s: Situation, sweep: Sweep, box: tuple[int, ...]) -> Panel:
     return Panel(planes, box, entries, *steps, rows * row)
 
 
-def vector_share(target: Target) -> float:
-    """What a vector takes on its way through caches, as a share of one of 64 bytes; measured with AVX2 and AVX-512."""
-    return max(0.5, target.vector_bytes / 64)
+_SENT = 61
+"""Bytes a cycle that the second-level cache gives of a Zen 5, where the way of short vectors was measured first."""
+
+
+def vector_share(s: Situation) -> float:
+    """What a vector takes on its way through caches, as a share of one of 64 bytes.
+
+    Measured with AVX2 and AVX-512; short vectors wait for a second-level cache that gives less: half on a Zen 3.
+    """
+    if s.target.vector_bytes >= 64:
+        return 1.0
+    return max(0.5, s.target.vector_bytes / 64) * max(1.0, _SENT / s.profile.numbers["l2.read"])
 
 
 def copy_cycles(s: Situation, panel: Panel, sweep: Sweep) -> float:
