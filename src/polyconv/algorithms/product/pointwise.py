@@ -31,13 +31,14 @@ from polyconv.algorithms.product.pointwise_cut import (
     cut_of,
     cuts_of,
     entries_of,
+    is_copied,
     is_far,
     is_listed,
+    is_readable,
     panel_bytes,
 )
 from polyconv.algorithms.product.pointwise_driver import driver, panel_driver, pointwise_words
 from polyconv.algorithms.product.sets import Early, most_pixels, packed_weights, product_words
-from polyconv.kernels.convert import LLVM_NAMES
 from polyconv.kernels.isa import channel_tile, lanes
 from polyconv.kernels.record import filled
 from polyconv.lowering.boxes import busiest, in_pieces, thread_parts
@@ -75,12 +76,12 @@ def _refusal(s: Situation) -> Refusal | None:
     p = s.problem
     if p.op not in ("conv", "conv_transpose"):
         return f"computes conv and conv_transpose, not {p.op}"
-    if LLVM_NAMES[p.x] != arith_of(s).accumulator:
+    if p.c == 0:
+        return "there are no channels to add up"
+    if not is_readable(s) and not is_copied(s, sweeps(p)[0]):
         return f"reads the input in place, which is not of the sum's type: {p.x}, {arith_of(s).name}"
     if p.quantisation is not None:
         return "inputs with a zero point are converted in a panel"
-    if p.c == 0:
-        return "there are no channels to add up"
     if not all(is_inside(axis) and (axis.taps == 1 or p.op == "conv") for sweep in sweeps(p) for axis in sweep):
         return "needs windows that meet no padding, of one tap in transposed convolutions"
     return None

@@ -17,6 +17,7 @@ from polyconv.algorithms.product.sets import (
     pixel_cycles,
     square_cycles,
 )
+from polyconv.kernels.convert import LLVM_NAMES
 from polyconv.kernels.isa import channel_tile, lanes, pixel_tiles, square_tile
 from polyconv.lowering.boxes import boxes, near_equal_sizes
 from polyconv.lowering.situation import Situation, arith_of, image_bytes
@@ -25,7 +26,8 @@ from polyconv.lowering.tiles import is_fusible, tile_cycles
 from polyconv.lowering.traffic import apart_cycles, crowding_cycles, far_cycles, planes_collide
 from polyconv.problem.problem import Problem
 
-__all__ = ["SLOT_BYTES", "Cut", "cost_of", "cut_of", "cuts_of", "entries_of", "is_far", "is_listed", "panel_bytes"]
+__all__ = ["SLOT_BYTES", "Cut", "cost_of", "cut_of", "cuts_of", "entries_of", "is_copied", "is_far", "is_listed",
+           "is_readable", "panel_bytes"]  # fmt: skip
 
 SLOT_BYTES = 48 << 10
 """Most bytes of sums on their way through a move; with the header below the workspace that is always there."""
@@ -97,10 +99,12 @@ def cuts_of(s: Situation, alike: Sequence[Sweep]) -> tuple[Cut, ...]:
     kinds = [("channel", _phases(alike) if p.layout == "NCHW" else 1)]
     if (p.layout == "NCHW" or p.c == 1) and axes[-1].stride == 1 and not is_listed(sweep):
         kinds.append(("pixel", 1))
-    if _is_copied(s, sweep):
+    if is_copied(s, sweep):
         kinds.append(("panel", 1))
     if p.layout == "NHWC" and not is_listed(sweep) and kinds[-1][0] == "channel":
         kinds.append(("square", 1))
+    if not is_readable(s):
+        kinds = [("panel", 1)]
     ways: list[tuple[Cut, ...]] = [(cut_of(s, axes, len(alike), kind, phases),) for kind, phases in kinds]
     rest = outputs % lane
     # inputs that are near are soon read twice.  Measured on Zen 5: 5-17 % off for 1 to 6 outputs beside a vector, and
@@ -112,8 +116,13 @@ def cuts_of(s: Situation, alike: Sequence[Sweep]) -> tuple[Cut, ...]:
     return min(ways, key=lambda cuts: s.price(cuts, sum(sum(cost_of(s, cut)) for cut in cuts)))
 
 
-def _is_copied(s: Situation, sweep: Sweep) -> bool:
-    """Whether tiles may have their pixels copied: of planes, in vectors shorter than a cache line.
+def is_readable(s: Situation) -> bool:
+    """Whether tiles can read inputs as they are: of the type of the sums."""
+    return LLVM_NAMES[s.problem.x] == arith_of(s).accumulator
+
+
+def is_copied(s: Situation, sweep: Sweep) -> bool:
+    """Whether tiles may have their pixels copied, and so converted: of planes, in vectors shorter than a cache line.
 
     Of those a tile reads a line or two of every plane, few of which a first-level cache holds at a time.  Not measured
     with longer ones.
