@@ -376,7 +376,7 @@ def test_run_tells_the_memory_of_a_model(polyconv: Callable[..., Any], bank: Pat
 
 
 def test_explain_leaves_out_what_could_never_apply(polyconv: Callable[..., Any]) -> None:
-    text = "conv f32 NCHW n1 c64 i56x56 m64 k3x3 p1"
+    text = "conv f32 NCHW n1 c64 i9x56x56 m64 k3x3x3 p1"  # rows of tiles of three planes are not free anywhere
     done = polyconv("explain", text, "--workspace-limit", "0")
     named = [line.split()[1].rstrip(":") for line in done.out.splitlines() if line.startswith(("refused", "algorithm"))]
     assert set(named) == {c.algorithm for c in plan_of(Problem.parse(text)).candidates}

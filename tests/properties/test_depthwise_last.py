@@ -85,10 +85,10 @@ def test_zero_points_and_scales(text: str) -> None:
 
 
 @pytest.mark.parametrize("line", [
-    "conv f32 NCHW n1 c35 i261x9 m70 k5x3 s2x1 p2x1 d3x1 g35 b1 r1", "conv f32 NCHW n1 c17 i3000 m17 k9 s3 p4 g17",
+    "conv f32 NCHW n1 c35 i521x9 m70 k5x3 s2x1 p2x1 d3x1 g35 b1 r1", "conv f32 NCHW n1 c17 i3000 m17 k9 s3 p4 g17",
     "conv_transpose f32 NCHW n1 c33 i141x5 m33 k5x3 s3x2 p2x1 g33 b1 r1",
     "conv_transpose f64 NCHW n2 c9 i90x3x4 m9 k2x1x3 s3x1x2 g9",  # phases along the first axis without taps
-    "conv_transpose f32 NCHW n1 c16 i350x3 m16 k3x3 s2x1 p1:3x1 g16",
+    "conv_transpose f32 NCHW n1 c16 i700x3 m16 k3x3 s2x1 p1:3x1 g16",
 ])  # fmt: skip
 def test_boxes_of_any_size_give_the_same_bits(line: str) -> None:
     whole = judged(line)

@@ -16,14 +16,17 @@ import polyconv
 from polyconv import prepared
 from polyconv.algorithms.table import ALGORITHMS
 from polyconv.benchmark.runs import restricted
+from polyconv.conformance.kernel_texts import TARGETS
 from polyconv.conformance.operands import Operands, operands
 from polyconv.lowering.situation import Situation
+from polyconv.machine.profile import presets
 from polyconv.planning.planner import form_of
 from polyconv.problem.oracle import oracle
 from polyconv.problem.problem import Problem
 from polyconv.target import host_target, target
 
 SCALED = "zx=t zw=t zy=t sx=t sw=c sy=t"
+BF16 = pytest.param("bf16", marks=pytest.mark.skipif(not host_target().bf16, reason="needs dot products of bf16 pairs"))
 
 
 def _extreme(p: Problem, seed: int) -> Operands:
@@ -280,7 +283,7 @@ def test_threads_take_channels_or_rows_of_their_own(layout: str) -> None:
         ("i8", "dots_patches", "c3 i41x130 m20 k3x3 p1"), ("u8*i8", "dots_patches", "c70 i41x30 m20 k1x1"),
         ("i8", "dots_patches", "c130 i7x7 m45 k1x1"), ("u8*i8", "dots_patches", "c6 i3x17 m46 k3x3 p1 g2"),
     ):  # fmt: skip
-        if algorithm == "dots_patches" and layout == "NHWC":
+        if algorithm == "dots_patches" and (layout == "NHWC" or not host_target().has_masks):
             continue
         p = Problem.parse(f"conv {types} {layout} n1 {geometry} b1 {SCALED.replace('zw=t', 'zw=0')}")
         made = _extreme(p, 5)
@@ -367,7 +370,7 @@ def test_groups_of_any_width_share_a_panel(types: str, level: str | None) -> Non
             _check(f"conv {types} {spelled} b1 {SCALED}")
 
 
-@pytest.mark.parametrize("types", ["u8*i8", "i8*u8", "i8>i32", "i16", "bf16"])
+@pytest.mark.parametrize("types", ["u8*i8", "i8*u8", "i8>i32", "i16", BF16])
 @pytest.mark.parametrize("outputs", [1, 2, 3, 5, 7, 8, 11, 13, 16, 17, 24, 33])
 def test_groups_lie_side_by_side_in_vectors(outputs: int, types: str) -> None:
     """Any number of outputs and channels of a group, with the last block of fewer groups than others."""
@@ -602,12 +605,16 @@ def test_threads_share_channels_of_small_planes(level: str | None, layout: str, 
             np.testing.assert_array_equal(got, want, f"{p} {algorithm}")
 
 
+_WIDE = Situation(Problem.parse("conv i8 NCHW n1 c1 i1 m1 k1"), TARGETS["avx512"], profile=presets()["zen5"])
+"""Vectors of 64 bytes, whatever this machine has: they decide what is a block."""
+
+
 def test_chunks_of_channels_are_even_or_rows_are_cut() -> None:
     """Six blocks go to two or three threads, not to five; pixels whose channels lie together are cut by rows."""
 
     def cut(layout: str, threads: int) -> tuple[int, bool]:
         p = Problem.parse(f"conv u8*i8>i32 {layout} n1 c384 i14x14 m384 k3x3 p1 g384")
-        sizes = form_of("dots_depthwise", Situation(p, target("avx512"), None, threads)).parts[0].together
+        sizes = form_of("dots_depthwise", replace(_WIDE, problem=p, threads=threads)).parts[0].together
         return sizes.blocks, sizes.box == (14, 14)
 
     assert [cut("NCHW", threads) for threads in (1, 2, 3)] == [(6, True), (3, True), (2, True)]
@@ -622,7 +629,7 @@ def test_rows_are_shared_where_outputs_are_few(layout: str, threads: int) -> Non
     made = _extreme(p, 2)
     got = prepared.compute(p, made.x, made.w, made.bias, algorithm="dots", threads=threads)
     np.testing.assert_array_equal(got, oracle(p, made.x, made.w, made.bias))
-    sizes = form_of("dots", Situation(p, target("avx512"), None, threads)).parts[0].together
+    sizes = form_of("dots", replace(_WIDE, problem=p, threads=threads)).parts[0].together
     assert (sizes.box, sizes.splits) == ((-(-32 // threads), 31), 1)
 
 
@@ -634,7 +641,7 @@ def test_no_workspace_beyond_what_is_free() -> None:
 
 
 @pytest.mark.skipif(not target(None).has_masks, reason="needs masks")
-@pytest.mark.parametrize("types", ["u8*i8>i32", "bf16"])
+@pytest.mark.parametrize("types", ["u8*i8>i32", BF16])
 @pytest.mark.parametrize(
     "rest", ["i8x4 m4 k1x4", "i8x2 m4 k2x1 d3x1", "i8x4 m5 k2x2 d3", "i5x3x2 m4 k2x3x1", "i6x4 m4 k1x1"]
 )
@@ -646,7 +653,7 @@ def test_axes_of_several_taps_are_not_folded(types: str, rest: str) -> None:
     np.testing.assert_array_equal(got, oracle(p, made.x, made.w, made.bias))
 
 
-@pytest.mark.parametrize("types", ["u8*i8>i32", "bf16"])
+@pytest.mark.parametrize("types", ["u8*i8>i32", BF16])
 def test_no_two_steps_write_the_same_result(types: str) -> None:
     """Steps share threads without waiting for each other: phases that no tap reaches, and all others."""
     p = Problem.parse(f"conv_transpose {types} NCHW n3 c65 i4x3x4 m195 k2x1x2 s3x3x8 p0:2x3x2:0 d6x1x1 g65 b1")

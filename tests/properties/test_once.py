@@ -13,13 +13,13 @@ from polyconv.planning.planner import choose
 from polyconv.target import target
 
 _LARGE_KERNEL = "conv f32 NCHW n1 c64 i56x56 m64 k15x15 p7"
-"""Its spectra take longer than its direct sum."""
+"""Its spectra take longer than its sum."""
 
 
 def test_spectra_that_serve_one_call_are_not_made() -> None:
     problem = Problem.parse(_LARGE_KERNEL)
     layers, ours = polyconv.plan(problem), polyconv.plan(problem, once=True)
-    assert (layers.algorithm, ours.algorithm) == ("fft", "direct")
+    assert layers.algorithm == "fft" and ours.algorithm in ("direct", "generic")
     assert "preparing" in dict(ours.cycles) and "preparing" not in dict(layers.cycles)
 
 

@@ -15,8 +15,10 @@ from polyconv.algorithms.winograd.channels import WinogradForm, forms
 from polyconv.algorithms.winograd.cost import is_stacked
 from polyconv.benchmark.runs import restricted
 from polyconv.conformance.judge import complaint, expected, widened
+from polyconv.conformance.kernel_texts import TARGETS
 from polyconv.conformance.operands import operands
 from polyconv.lowering.situation import FREE_BYTES, Situation
+from polyconv.machine.profile import presets
 from polyconv.problem.problem import Problem
 from polyconv.target import target
 
@@ -79,14 +81,37 @@ def test_what_is_not_finite_changes_no_bits_of_other_tiles(line: str, level: str
             assert np.array_equal(got[-1:], result(replace(p, n=1), last, "winograd"), equal_nan=True)
 
 
+def _share_boxes(s: Situation) -> bool:
+    (form,) = forms(s)
+    assert isinstance(form, WinogradForm)
+    return any(
+        part.boxes is not None and is_stacked(s.problem, part.sweep) and part.boxes.outer[0] > 1 for part in form.parts
+    )
+
+
 @pytest.mark.parametrize("line", IMAGES)
 def test_images_share_boxes_where_room_is(line: str) -> None:
+    """With tiles of 14 rows by two vectors; others are filled by an image of fewer tiles."""
     p = Problem.parse(line)
-    (form,) = forms(Situation(p, target(None)))
-    assert isinstance(form, WinogradForm)
-    assert any(part.boxes is not None and is_stacked(p, part.sweep) and part.boxes.outer[0] > 1 for part in form.parts)
+    assert _share_boxes(Situation(p, TARGETS["avx512"], profile=presets()["zen5"]))
     none_or_small = forms(Situation(p, target(None), limit=0))
     assert isinstance(none_or_small, str) or all(form.workspace <= FREE_BYTES for form in none_or_small)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("line", [
+    "conv f32 NCHW n5 c35 i3x4 m40 k3x3 p1", "conv f32 NHWC n4 c64 i4x4 m64 k3x3 p1 g2",
+    "conv f32 NCHW n3 c32 i6x6 m40 k3x3 s2 p1",
+])  # fmt: skip
+def test_images_of_a_tile_share_boxes_whatever_the_vectors(line: str, level: str | None) -> None:
+    within: Any = nullcontext() if level is None else restricted(level)
+    with within:
+        p = Problem.parse(line)
+        assert _share_boxes(Situation(p, target(level)))
+        made = operands(p, np.random.default_rng(0), "normal")
+        got = result(p, made, "winograd")
+        assert got is not None
+        assert complaint(p, widened(p, made, expected(p, made)), got) is None
 
 
 def test_an_image_whose_sums_are_not_finite_is_repaired() -> None:

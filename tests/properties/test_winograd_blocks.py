@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,8 +14,10 @@ from levels import LEVELS
 
 from polyconv.benchmark.runs import restricted
 from polyconv.conformance.judge import complaint, expected, widened
+from polyconv.conformance.kernel_texts import TARGETS
 from polyconv.conformance.operands import operands
 from polyconv.lowering.situation import Situation
+from polyconv.machine.profile import presets
 from polyconv.planning.planner import form_of
 from polyconv.problem.problem import Problem
 from polyconv.target import target
@@ -51,11 +55,26 @@ def test_a_sum_of_the_last_block_that_is_not_finite_is_repaired() -> None:
     assert np.isfinite(got[0, :39]).all() and not np.isfinite(got[0, 39]).all()
 
 
+@pytest.mark.parametrize(("profile", "level"), [(of, level) for of in presets() for level in presets()[of].levels])
+def test_small_tiles_have_fewer_weights_to_come_from_memory(profile: str, level: str) -> None:
+    """They are the better ones then, where it is not their advantage before that a last cache holds theirs alone."""
+    if level not in TARGETS:
+        pytest.skip("of another architecture")
+    of = presets()[profile]
+    c = math.isqrt(int(of.numbers["l3.bytes"]) // 2 // (6 * 6 * 4)) // 64 * 64  # it holds those of all schemes
+    few = Problem.parse(f"conv f32 NCHW n1 c{c} i7x7 m{c} k3x3 p1")
+    here, away = (form_of("winograd", Situation(few, TARGETS[level], far=far, profile=of)) for far in (False, True))
+    assert sum(away.cost().values()) >= sum(here.cost().values())
+    assert sum(of.boxes.case.weight_bytes for of in away.parts) <= sum(of.boxes.case.weight_bytes for of in here.parts)
+
+
 def test_weights_of_a_network_that_come_from_memory_have_a_price() -> None:
-    """Then small tiles, whose weights are fewer, are the better ones; where a near cache keeps them nothing changes."""
+    """Where a near cache keeps them nothing changes."""
     few = Problem.parse("conv f32 NCHW n1 c512 i7x7 m512 k3x3 p1")
     here, away = (form_of("winograd", Situation(few, target(None), far=far)) for far in (False, True))
     assert sum(away.cost().values()) >= sum(here.cost().values())
+    wide = Situation(few, TARGETS["avx512"], profile=presets()["zen5"])
+    here, away = (form_of("winograd", replace(wide, far=far)) for far in (False, True))
     assert sum(of.boxes.case.weight_bytes for of in away.parts) <= sum(of.boxes.case.weight_bytes for of in here.parts)
     small = Problem.parse("conv f32 NCHW n1 c32 i56x56 m32 k3x3 p1")
     here, away = (form_of("winograd", Situation(small, target(None), far=far)) for far in (False, True))

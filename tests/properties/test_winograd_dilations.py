@@ -84,16 +84,16 @@ def test_threads_and_workspace_change_no_bits() -> None:
 
 @pytest.mark.parametrize("kernel", ["k3x3 p5x5 d5x5", "k5x3 p12:16x0:0 d7x1", "k3 p70:70 d70"])
 def test_boxes_of_unequal_numbers_of_residues(kernel: str) -> None:
-    extents = "i40x29" if "x" in kernel else "i600"
-    p = Problem.parse(f"conv f32 NHWC n1 c24 {extents} m20 {kernel} b1")
-    made = operands(p, np.random.default_rng(0), "normal")
     unequal = 0
-    for limit in range(20 << 10, 480 << 10, 20 << 10):
-        got = result(p, made, "winograd", workspace_limit=limit)
-        if got is not None:
-            assert complaint(p, widened(p, made, expected(p, made)), got) is None, limit
-            boxes = _boxes(p, limit)
-            unequal += any(len({cut.residues for cut in along.boxes}) > 1 for along in (boxes.rows, boxes.columns))
+    for extents in ("i40x29", "i30x22") if "x" in kernel else ("i600",):  # lanes decide which ones are cut so
+        p = Problem.parse(f"conv f32 NHWC n1 c24 {extents} m20 {kernel} b1")
+        made = operands(p, np.random.default_rng(0), "normal")
+        for limit in range(20 << 10, 480 << 10, 20 << 10):
+            got = result(p, made, "winograd", workspace_limit=limit)
+            if got is not None:
+                assert complaint(p, widened(p, made, expected(p, made)), got) is None, limit
+                boxes = _boxes(p, limit)
+                unequal += any(len({cut.residues for cut in along.boxes}) > 1 for along in (boxes.rows, boxes.columns))
     assert unequal
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -15,14 +16,23 @@ from polyconv.benchmark.runs import restricted
 from polyconv.conformance.judge import complaint, expected
 from polyconv.conformance.operands import operands
 from polyconv.problem.problem import Problem
+from polyconv.target import target
 
 
 def _agrees(line: str, **options: Any) -> None:
     p = Problem.parse(line)
     made = operands(p, np.random.default_rng(0), "normal" if p.x_dtype.is_float else "small")
     got = result(p, made, "woven", **options)
+    if target().registers < 32 and _phases(p) > 4:
+        assert got is None, line
+        return
     assert got is not None, line
     assert complaint(p, expected(p, made), got) is None, line
+
+
+def _phases(p: Problem) -> int:
+    """Phases of the last axis that have taps.  A tile has a row for each; those of 16 registers have at most 4."""
+    return min(p.k[-1], p.s[-1] // math.gcd(p.s[-1], p.d[-1]))
 
 
 @pytest.mark.parametrize("level", LEVELS)
