@@ -12,6 +12,7 @@ import pytest
 from onnx_node import by_onnxruntime, model
 
 from polyconv import dialects
+from polyconv.target import host_target
 
 reference = pytest.importorskip("onnx.reference")
 
@@ -175,11 +176,22 @@ def test_output_shape_with_batch_and_channels_is_taken_by_onnxruntime_too():
 # ---- integers ----
 
 
+def weights(rng, tx, tw, shape):
+    """Weights of the whole range; on CPUs without dot products of bytes less of it, where signs differ.
+
+    There onnxruntime adds products in pairs that saturate at 16 bits: 2 * 255 * 63 does not, nor 2 * 128 * 127.
+    """
+    low, high = np.iinfo(tw).min, np.iinfo(tw).max
+    if tx != tw and not host_target().vnni:
+        low, high = max(low, -63), min(high, 63)
+    return rng.integers(low, high, shape, dtype=tw, endpoint=True)
+
+
 @pytest.mark.parametrize(("tx", "tw"), list(product((np.uint8, np.int8), repeat=2)))
 def test_conv_integer(tx, tw):
     rng = np.random.default_rng(5)
     x = rng.integers(np.iinfo(tx).min, np.iinfo(tx).max, (2, 4, 6, 5), dtype=tx, endpoint=True)
-    w = rng.integers(np.iinfo(tw).min, np.iinfo(tw).max, (6, 2, 3, 3), dtype=tw, endpoint=True)
+    w = weights(rng, tx, tw, (6, 2, 3, 3))
     attributes = {"group": 2, "pads": [1, 0, 2, 1], "strides": [1, 2]}
     for zx, zw in ((None, None), (tx(7), None), (tx(7), tw(3))):
         inputs = [x, w, None if zx is None else np.array(zx), None if zw is None else np.array(zw)]
@@ -208,7 +220,7 @@ def test_qlinear_conv(tx, tw, channels):
     # a zero point per channel of the weights is 0 here: older engines refuse others
     rng = np.random.default_rng(7)
     x = rng.integers(np.iinfo(tx).min, np.iinfo(tx).max, (2, 4, 9, 8), dtype=tx, endpoint=True)
-    w = rng.integers(np.iinfo(tw).min, np.iinfo(tw).max, (6, 4, 3, 3), dtype=tw, endpoint=True)
+    w = weights(rng, tx, tw, (6, 4, 3, 3))
     many = () if channels == "tensor" else (6,)
     inputs = [
         x,

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from polyconv import dialects
+from polyconv.target import host_target
 
 ov = pytest.importorskip("openvino")
 opset1 = pytest.importorskip("openvino.opset1")
@@ -135,7 +136,14 @@ def test_negative_output_padding_crops():
     np.testing.assert_array_equal(ours, by_openvino(backprop(attributes), data, filters))
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float64, np.int8, np.uint8, np.int32, np.int64])
+BYTES = pytest.mark.skipif(
+    not host_target().vnni, reason="openvino's sums of i8 are wrong on CPUs without dot products of bytes"
+)
+
+
+@pytest.mark.parametrize(
+    "dtype", [np.float16, np.float64, pytest.param(np.int8, marks=BYTES), np.uint8, np.int32, np.int64]
+)
 def test_types(dtype):
     rng = np.random.default_rng(2)
     data, filters = rng.integers(0, 4, (1, 2, 5)).astype(dtype), rng.integers(0, 4, (3, 2, 3)).astype(dtype)

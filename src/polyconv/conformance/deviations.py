@@ -19,6 +19,7 @@ from polyconv.conformance.operands import Operands
 from polyconv.problem.extents import effective_kernel
 from polyconv.problem.oracle import magnitude
 from polyconv.problem.problem import Problem
+from polyconv.target import host_target
 
 __all__ = ["CRASHES", "DIFFERENCES", "REFUSALS", "Difference", "Refusal", "Row", "crash", "explanation", "refusal"]
 
@@ -98,6 +99,14 @@ def _channel_zero_point(p: Problem, made: Operands) -> bool:
     return p.quantisation is not None and not p.quantisation.rescales and p.quantisation.zw == "c"
 
 
+def _saturates(p: Problem, made: Operands) -> bool:
+    """Whether bytes of unlike signs meet on a CPU without dot products of bytes.
+
+    x86-64's instruction for them adds products in pairs that saturate at 16 bits.
+    """
+    return {p.x, p.w} == {"u8", "i8"} and not host_target().vnni
+
+
 REFUSALS: tuple[Refusal, ...] = (
     Refusal("onnxruntime", "zero sizes: errors or garbage", _is_zero_sized),
     Refusal("onnxruntime", "element type without a CPU kernel", _ort_type),
@@ -105,6 +114,7 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal("onnxruntime", "output_padding of a stride or more rejected", _ort_grown),
     Refusal("onnxruntime", "extended output extents have no attribute form", _ort_end_pads),
     Refusal("onnxruntime", "ConvInteger: zero point per channel rejected", _channel_zero_point),
+    Refusal("onnxruntime", "u8 by i8 saturates in pairs without dot products of bytes", _saturates),
     Refusal("openvino", "zero sizes: garbage", _is_zero_sized),
     Refusal("openvino", "quantised operators are not in its opset", _is_quantised),
     Refusal("openvino", "x, w and y must have one type", _mixes_types),
@@ -205,6 +215,10 @@ def _rounded(p: Problem, made: Operands, want: Expected, got: Array) -> Array:
     return overflown | _within(want, got, want.allowed + 2.0 * p.y_dtype.eps * size)
 
 
+def _emulated_bf16(p: Problem, made: Operands) -> bool:
+    return p.x == "bf16" and not host_target().bf16
+
+
 def _transposed_half(p: Problem, made: Operands) -> bool:
     return p.op == "conv_transpose" and p.x == "f16"
 
@@ -265,6 +279,7 @@ DIFFERENCES: tuple[Difference, ...] = (
     Difference("openvino", "activations approximated", _approximates, _approximated),
     Difference("openvino", "f16 and bf16 rounded between operators", _rounds_between, _rounded),
     Difference("torch", "f16 and bf16 rounded between operators", _rounds_between, _rounded),
+    Difference("openvino", "bf16 summed in bf16 on CPUs without its dot products", _emulated_bf16, _summed),
     Difference("torch", "f16 transposed convolutions summed in f16", _transposed_half, _summed),
     Difference("onnxruntime", "0 * Inf in the padding", _not_finite, _spread),
     Difference("openvino", "0 * Inf in the padding", _not_finite, _spread),

@@ -18,6 +18,7 @@ from polyconv.conformance.enclosure_rules import enclosed
 from polyconv.conformance.enclosures import Array, Enclosure
 from polyconv.conformance.graphs import Drawn, drawn
 from polyconv.conformance.trial import same_bits
+from polyconv.models.exact_sums import ask_for_exact_sums
 from polyconv.models.session import InferenceSession
 
 if TYPE_CHECKING:
@@ -185,6 +186,7 @@ def _wrong_in_onnxruntime(graph: Drawn, *, is_optimised: bool) -> list[str] | No
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level, options.intra_op_num_threads = 4, 1
+    ask_for_exact_sums(options)
     if not is_optimised:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     try:

@@ -102,8 +102,8 @@ _FIELD_TILES: dict[str, tuple[int, int]] = {"avx512": (4, 4), "avx2": (2, 4), "b
 
 # Steps of a tile that stand in one turn of its loop.  Small tiles have few instructions, so that those that count and
 # jump weigh more.  Measured on a Zen 3: while the core's other thread is busy, and the two share what decodes
-# instructions, tiles of 6 x 2 sums take 12 to 20 % less time; alone they take as long.  Four steps gain 2 % more and take
-# twice as long to compile.  Without FMA several steps spill; not measured on neon.
+# instructions, tiles of 6 x 2 sums take 12 to 20 % less time; alone they take as long.  Four steps gain 2 % more and
+# take twice as long to compile.  Without FMA several steps spill; not measured on neon.
 _TOGETHER = {"avx512": 1, "avx2": 2, "baseline": 1, "neon": 1}
 
 

@@ -16,13 +16,13 @@ import ml_dtypes
 import numpy as np
 
 from polyconv.errors import ModelError, Unsupported
+from polyconv.models.exact_sums import ask_for_exact_sums
 from polyconv.models.graph import Array, Graph, Node, Value
 from polyconv.models.limits import check_bytes, shorten
 from polyconv.models.onnx_extents import onnx_extents
 from polyconv.models.onnx_file import IR_VERSION
 from polyconv.models.onnx_shapes import value_info
 from polyconv.models.segment import Segment
-from polyconv.target import host_target
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
@@ -156,8 +156,7 @@ def _onnxruntime(
     options.intra_op_num_threads = _threads(nodes, inputs, threads)
     # Every segment has a pool of its own; one that spins takes the cores from the convolution that follows.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    # Without dot products of bytes its sums of pairs of u8 by i8 saturate at 16 bits; these are exact, and slower.
-    options.add_session_config_entry("session.x64quantprecision", "0" if host_target().vnni else "1")
+    ask_for_exact_sums(options)
     held = [onnxruntime.OrtValue.ortvalue_from_numpy(np.asarray(array)) for array in large.values()]
     if large:
         options.add_external_initializers(list(large), held)
