@@ -20,6 +20,7 @@ from polyconv.layer import compute
 from polyconv.machine.host import profile_in_force
 from polyconv.prepared import Layer
 from polyconv.problem.problem import Problem
+from polyconv.target import levels, target
 
 
 def _agrees(line: str) -> None:
@@ -38,6 +39,30 @@ def test_pixels_around_the_edges_of_tiles(dtype: str, layout: str, level: str | 
     with within:
         for pixels in (1, 2, 7, 13, 14, 15, 16, 17, 28, 29, 47, 48, 49, 63, 97, 513):
             _agrees(f"conv {dtype} {layout} n2 c5 i{pixels} m19 k1 b1")
+
+
+@pytest.mark.parametrize("level", [level for level in levels() if target(level).vector_bytes < 64])
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_pixels_that_are_copied(dtype: str, level: str) -> None:
+    """Planes of a type that tiles do not sum in: only a copy makes it theirs."""
+    with restricted(level):
+        for pixels, c, m in itertools.product((1, 7, 8, 16, 23, 24, 25, 49, 197), (3, 40), (1, 5, 24)):
+            _agrees(f"conv {dtype} NCHW n2 c{c} i{pixels} m{m} k1 b1")
+        for more in ("k1x1 s2x3", "k1x1 g2 b1 r1 act=Relu", "k1x1 b1 act=Gelu", "k1x1 s2 g4"):
+            _agrees(f"conv {dtype} NCHW n2 c24 i9x31 m20 {more}")
+        _agrees(f"conv_transpose {dtype} NCHW n1 c33 i5x6 m2 k2x2 s2x2 b1")
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_without_a_workspace_pixels_are_read_in_place(level: str | None) -> None:
+    """To the same bits: a limit takes the copy away, not the algorithm."""
+    within: Any = nullcontext() if level is None else restricted(level)
+    p = Problem.parse("conv f32 NCHW n1 c700 i14x14 m60 k1x1 b1")
+    made = operands(p, np.random.default_rng(0), "normal")
+    with within:
+        free, none = (result(p, made, "pointwise", workspace_limit=limit) for limit in (None, 0))
+    assert free is not None and none is not None
+    np.testing.assert_array_equal(free, none)
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])

@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 from polyconv.algorithms.form import Form, Forms, Refusal
 from polyconv.algorithms.product.axes import is_inside, stacked, with_folded
 from polyconv.algorithms.product.pointwise_cut import (
-    SLOT_BYTES,
     Cut,
+    beside_bytes,
     cost_of,
     cut_of,
     cuts_of,
@@ -112,7 +112,7 @@ class PointwiseForm(Form):
         """Bytes a thread needs: the header, the sums of a set of outputs for a row of the box, and pixels of a tile."""
         cuts = [cut for _, cuts in self.families for cut in cuts]
         panels = [panel_bytes(self.s, cut.outputs, entries_of(self.s.problem, cut.axes)) for cut in cuts]
-        return 64 * (self.s.problem.rank + 2) + SLOT_BYTES + 256 + max(panels)
+        return beside_bytes(self.s.problem) + max(panels)
 
     def cost(self) -> dict[str, float]:
         """Cycles of products, and of the ways in and out."""

@@ -26,8 +26,10 @@ from polyconv.lowering.tiles import is_fusible, tile_cycles
 from polyconv.lowering.traffic import apart_cycles, crowding_cycles, far_cycles, planes_collide
 from polyconv.problem.problem import Problem
 
-__all__ = ["SLOT_BYTES", "Cut", "cost_of", "cut_of", "cuts_of", "entries_of", "is_copied", "is_far", "is_listed",
-           "is_readable", "panel_bytes"]  # fmt: skip
+__all__ = [
+    "SLOT_BYTES", "Cut", "beside_bytes", "cost_of", "cut_of", "cuts_of", "entries_of", "is_copied", "is_far", "is_listed",
+    "is_readable", "panel_bytes",
+]  # fmt: skip
 
 SLOT_BYTES = 48 << 10
 """Most bytes of sums on their way through a move; with the header below the workspace that is always there."""
@@ -130,7 +132,13 @@ def is_copied(s: Situation, sweep: Sweep) -> bool:
     p = s.problem
     if p.layout != "NCHW" or s.target.vector_bytes >= s.profile.numbers["line"] or is_listed(sweep):
         return False
-    return panel_bytes(s, cut_outputs(s, "panel"), p.c // p.groups) <= s.budget(s.cache("l2", _PANEL_SHARE))
+    panel, beside = panel_bytes(s, cut_outputs(s, "panel"), p.c // p.groups), beside_bytes(p)
+    return panel + beside <= s.budget(s.cache("l2", _PANEL_SHARE) + beside)
+
+
+def beside_bytes(p: Problem) -> int:
+    """Bytes that a thread needs beside pixels that are copied: the header, and the sums of a set for a row of a box."""
+    return 64 * (p.rank + 2) + SLOT_BYTES + 256
 
 
 def panel_bytes(s: Situation, outputs: OutputSets, entries: int) -> int:
