@@ -148,6 +148,7 @@ def _step(given: Request, alike: _Alike, expected: Cut, keep: list[Any]) -> Step
     along = along_out(r, cut.last, "p" if pixels else "c")
     key = ("point", cut.phases, *map(taps_of, alike))
     cut, parts = _shared(s, axes, cut, (r.problem.n or 0) * p.groups)
+    ahead = _ahead(r, axes, cut) if is_far(s, axes) and not copied else (0, 0)
     products = product_words(
         r, replace(outputs, kind="listed") if listed else outputs,
         -(-entries // lane) * lane if outputs.kind == "square" else entries,
@@ -155,9 +156,7 @@ def _step(given: Request, alike: _Alike, expected: Cut, keep: list[Any]) -> Step
         outputs.slots(arith, lane, header_bytes(len(axes)) + copied, cut.box[-1], cut.phases), along,
         parts=parts, fused=is_fusible(p) and along in ("cc", "pp"), places=_places(given, alike, cut.phases),
         pixel_bytes=pixel_bytes,
-        early=Early(
-            _ahead(r, axes, cut) if is_far(s, axes) and not copied else (0, 0), written=_written_ahead(s, cut)
-        ),
+        early=Early(ahead, written=_written_ahead(s, cut)),
     )  # fmt: skip
     tall = most_pixels(r.target, outputs.vectors, pixel_bytes)
     values, items = pointwise_words(

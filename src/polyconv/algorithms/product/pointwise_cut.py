@@ -27,11 +27,11 @@ from polyconv.lowering.traffic import apart_cycles, crowding_cycles, far_cycles,
 from polyconv.problem.problem import Problem
 
 __all__ = [
-    "SLOT_BYTES", "Cut", "beside_bytes", "cost_of", "cut_of", "cuts_of", "entries_of", "is_copied", "is_far", "is_listed",
+    "Cut", "beside_bytes", "cost_of", "cut_of", "cuts_of", "entries_of", "is_copied", "is_far", "is_listed",
     "is_readable", "panel_bytes",
 ]  # fmt: skip
 
-SLOT_BYTES = 48 << 10
+_SLOT_BYTES = 48 << 10
 """Most bytes of sums on their way through a move; with the header below the workspace that is always there."""
 _MOST_PIXELS = 512
 """Outputs of a box."""
@@ -138,7 +138,7 @@ def is_copied(s: Situation, sweep: Sweep) -> bool:
 
 def beside_bytes(p: Problem) -> int:
     """Bytes that a thread needs beside pixels that are copied: the header, and the sums of a set for a row of a box."""
-    return 64 * (p.rank + 2) + SLOT_BYTES + 256
+    return 64 * (p.rank + 2) + _SLOT_BYTES + 256
 
 
 def panel_bytes(s: Situation, outputs: OutputSets, entries: int) -> int:
@@ -176,7 +176,7 @@ def cut_of(s: Situation, axes: Sweep, sweep_count: int, kind: str, phases: int, 
         wanted = (s.cache("l2", 1 / 4) if is_far(s, axes) else s.cache("l1", 2 / 3)) // read // least * least
     else:
         least, wanted = channel_tile(s.target, outputs.vectors), s.cache("l2", 1 / 4) // read
-    slot_pixels = SLOT_BYTES // (arith.bytes * tall * phases)
+    slot_pixels = _SLOT_BYTES // (arith.bytes * tall * phases)
     most = min(max(least, wanted), _MOST_PIXELS, slot_pixels // lane * lane)
     if kind == "panel":
         most = _PANEL_TILES * lane * outputs.width(s.target, outputs.most)
