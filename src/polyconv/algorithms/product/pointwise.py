@@ -78,7 +78,7 @@ def _refusal(s: Situation) -> Refusal | None:
         return f"computes conv and conv_transpose, not {p.op}"
     if p.c == 0:
         return "there are no channels to add up"
-    if not is_readable(s) and not is_copied(s, sweeps(p)[0]):
+    if not is_readable(s) and not any(is_copied(s, sweep) for sweep in sweeps(p)[:1]):
         return f"reads the input in place, which is not of the sum's type: {p.x}, {arith_of(s).name}"
     if p.quantisation is not None:
         return "inputs with a zero point are converted in a panel"
@@ -112,7 +112,7 @@ class PointwiseForm(Form):
         """Bytes a thread needs: the header, the sums of a set of outputs for a row of the box, and pixels of a tile."""
         cuts = [cut for _, cuts in self.families for cut in cuts]
         panels = [panel_bytes(self.s, cut.outputs, entries_of(self.s.problem, cut.axes)) for cut in cuts]
-        return beside_bytes(self.s.problem) + max(panels)
+        return beside_bytes(self.s.problem) + max(panels, default=0)
 
     def cost(self) -> dict[str, float]:
         """Cycles of products, and of the ways in and out."""
