@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from polyconv.dtypes import DTYPES
 from polyconv.kernels.convert import LLVM_NAMES, widen
-from polyconv.kernels.fused import LEAPS, FusedTile
+from polyconv.kernels.fused import FusedTile, leads_of, places_of_rows
 from polyconv.kernels.isa import ARITHMETIC
 from polyconv.kernels.lane_sums import by_pixel, lanes_added, repeated, store_by_pixel, vectors_of
 from polyconv.kernels.language import INT, Buffer, Mask, Module, Value, vector
@@ -82,7 +82,7 @@ def channel_sums_tile(k: Module, name: str, spec: FusedTile, source: str, lanes:
     with k.function(name, ChannelSums) as given:
         last = k.span(k.constant(INT, 0), given.last, channels.lanes)
         zero_point = k.splat(k.cast("trunc", given.zero_point, channels.scalar), channels.lanes) if shifts else None
-        leads, leap = [given.x_pixel * r for r in range(min(pixels, LEAPS))], given.x_pixel * LEAPS
+        leads = leads_of(given.x_pixel, pixels)
         x_step = given.x_channel * channels.lanes if apart else lying.bytes
         tap_bytes = (given.vectors + 1) * (vectors * kind.bytes)
         first_weights = given.weights + (kind.bytes if spec.windows == "each" else 0)
@@ -102,13 +102,11 @@ def channel_sums_tile(k: Module, name: str, spec: FusedTile, source: str, lanes:
         def added(place: Buffer, b: Buffer, sums: Sequence[Value], there: Mask | None = None) -> list[Value]:
             """The sums with the products of some channels of every pixel."""
             of_b = [k.load(words, b + j * kind.bytes) for j in range(vectors)]
-            pixel, total = k.opaque(place), list(sums)
-            for r in range(pixels):
-                if r and r % LEAPS == 0:
-                    pixel = k.rebase(pixel + leap)
-                value = word(pixel + leads[r % LEAPS], there)
+            total = list(sums)
+            for r, pixel in enumerate(places_of_rows(k, place, leads, pixels)):
+                value = word(pixel, there)
                 if spec.asked:
-                    k.prefetch(pixel + leads[r % LEAPS] + given.early)
+                    k.prefetch(pixel + given.early)
                 for j, weight in enumerate(of_b):
                     total[r * vectors + j] = multiply_add(k, arithmetic, value, weight, total[r * vectors + j])
             return total

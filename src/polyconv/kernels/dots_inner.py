@@ -8,7 +8,7 @@ not know sizes of a problem.
 
 from __future__ import annotations
 
-from polyconv.kernels.fused import LEAPS, FusedTile, WordWalk
+from polyconv.kernels.fused import FusedTile, WordWalk, leads_of, places_of_rows
 from polyconv.kernels.isa import ARITHMETIC
 from polyconv.kernels.lane_sums import by_pixel, lanes_added, repeated, store_by_pixel, vectors_of
 from polyconv.kernels.language import Module, vector
@@ -27,7 +27,7 @@ def inner_tile(k: Module, name: str, spec: FusedTile, lanes: int, part: int, row
     vectors = vectors_of(outputs + (spec.windows > ""), lanes, part)
     with k.function(name, WordWalk) as g:
         first = g.weights + (kind.bytes if spec.windows == "each" else 0)
-        leads, leap = [g.row * r for r in range(LEAPS)], g.row * LEAPS
+        leads = leads_of(g.row)
         with k.loop(0, g.tiles, carry=[g.panel, g.y]) as tile:
             pixels, y = tile.values
             with k.loop(0, g.count, carry=[k.constant(kind, 0)] * (rows * vectors)) as entry:
@@ -37,11 +37,8 @@ def inner_tile(k: Module, name: str, spec: FusedTile, lanes: int, part: int, row
                 with k.loop(0, k.word(place, 1), carry=carry, runs=True) as step:
                     a, b, *total = step.values
                     weights = [k.load(words, b + j * words.bytes) for j in range(vectors)]
-                    pixel = k.opaque(a)
-                    for r in range(rows):
-                        if r and r % LEAPS == 0:
-                            pixel = k.rebase(pixel + leap)
-                        value = repeated(k, k.load(vector(words.element, part), pixel + leads[r % LEAPS]), lanes)
+                    for r, pixel in enumerate(places_of_rows(k, a, leads, rows)):
+                        value = repeated(k, k.load(vector(words.element, part), pixel), lanes)
                         for j, weight in enumerate(weights):
                             total[r * vectors + j] = multiply_add(k, arithmetic, value, weight, total[r * vectors + j])
                     step.next(a + part * arithmetic.bytes, b + vectors * words.bytes, *total)

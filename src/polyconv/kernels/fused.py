@@ -8,7 +8,7 @@ The chain of additions of a sum is the order of the list, as in ``tile``; it mus
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,8 +25,8 @@ from polyconv.kernels.steps import repeated
 from polyconv.kernels.tile import ask_early, multiply_add
 
 __all__ = [
-    "LEAPS", "FusedTile", "Out", "PlaceWalk", "Walk", "WordWalk", "ask_for_results", "fused_channel_tile",
-    "fused_pixel_tile", "lanes_apart", "of_sums",
+    "FusedTile", "Out", "PlaceWalk", "Walk", "WordWalk", "ask_for_results", "fused_channel_tile",
+    "fused_pixel_tile", "lanes_apart", "leads_of", "of_sums", "places_of_rows",
 ]  # fmt: skip
 
 
@@ -70,7 +70,7 @@ class PlaceWalk(WordWalk):
 _FIRST_OF_TWO = 0xFFFF
 """The bits of the first channel of a word of two."""
 
-LEAPS = 4
+_LEAPS = 4
 """Rows of a panel that are found from one pointer.  With one each, loads wait for a chain of additions as long as the
 tile is tall.  Measured on Zen 5: 1-5 % off, 10 % where the other thread of the core is busy."""
 
@@ -126,6 +126,21 @@ class FusedTile:
     padded: bool = False
 
 
+def leads_of(row: Value, rows: int = _LEAPS) -> list[Value]:
+    """Steps to the first of so many rows from one pointer, and the leap to the next pointer."""
+    return [row * r for r in range(min(rows, _LEAPS))] + [row * _LEAPS]
+
+
+def places_of_rows(k: Module, first: Buffer, leads: Sequence[Value], rows: int) -> Iterator[Buffer]:
+    """Where rows lie from the first one on, a few from each pointer."""
+    *steps, leap = leads
+    pointer = k.opaque(first)
+    for r in range(rows):
+        if r and r % _LEAPS == 0:
+            pointer = k.rebase(pointer + leap)
+        yield pointer + steps[r % _LEAPS]
+
+
 def of_sums(arithmetic: str) -> FusedTile:
     """The tile that stores its sums as they are."""
     accumulator = ARITHMETIC[arithmetic].accumulator
@@ -148,7 +163,7 @@ def fused_channel_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: 
         after = spec if from_zero else replace(spec, epilogue=replace(spec.epilogue, bias=False))
         out = Out(k, after, kind, f16c, given.bias, given.scale, given.constants, given.last, "cc",
                   lanes_apart(spec, given))  # fmt: skip
-        leads, leap = [given.row * r for r in range(LEAPS)], given.row * LEAPS
+        leads = leads_of(given.row)
         asks, factors, picks = spec.asked, given.weights, list[Value]()
         if spec.beside:
             of_bytes, factors = vector("i8", kind.bytes), factors + vectors * kind.bytes
@@ -168,11 +183,7 @@ def fused_channel_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: 
                     soon, total = _asked(k, carried, asks)
                     ask_early(k, b, kind, vectors)
                     of_b = [k.load(words, b + j * kind.bytes) for j in range(vectors)]
-                    pixel = k.opaque(a)
-                    for r in range(rows):
-                        if r and r % LEAPS == 0:
-                            pixel = k.rebase(pixel + leap)
-                        at = pixel + leads[r % LEAPS]
+                    for r, at in enumerate(places_of_rows(k, a, leads, rows)):
                         if spec.source:
                             value = _spread(k, spec, words, at, f16c)
                         else:

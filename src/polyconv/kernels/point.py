@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from polyconv.kernels.fused import LEAPS, FusedTile, Out, ask_for_results
+from polyconv.kernels.fused import FusedTile, Out, ask_for_results, leads_of, places_of_rows
 from polyconv.kernels.isa import ARITHMETIC
 from polyconv.kernels.language import Buffer, Mask, Module, Value, vector
 from polyconv.kernels.layout import transposed
@@ -91,7 +91,7 @@ def channel_point_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: 
         y, y_row = given.y, given.y_row
         if spec.written:
             ask_for_results(k, y + y_row * (rows * spec.written), y_row, rows, vectors, out.bytes)
-        leads, leap = [given.x_pixel * r for r in range(LEAPS)], given.x_pixel * LEAPS
+        leads = leads_of(given.x_pixel)
         start = [given.x + given.early, given.x, given.weights, *[k.constant(kind, 0)] * (rows * vectors)]
 
         def step(_: Value, values: list[Any]) -> list[Any]:
@@ -99,11 +99,8 @@ def channel_point_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: 
             _ask(k, soon, spec.asked)
             of_b = [k.load(kind, b + j * kind.bytes) for j in range(vectors)]
             ask_early(k, b, kind, vectors)
-            pixel = k.opaque(a)
-            for r in range(rows):
-                if r and r % LEAPS == 0:
-                    pixel = k.rebase(pixel + leap)
-                word = k.broadcast(kind, pixel + leads[r % LEAPS])
+            for r, pixel in enumerate(places_of_rows(k, a, leads, rows)):
+                word = k.broadcast(kind, pixel)
                 for j in range(vectors):
                     total[r * vectors + j] = k.fma(word, of_b[j], total[r * vectors + j])
             return [soon + given.early_step, a + given.x_channel, b + vectors * kind.bytes, *total]
@@ -122,7 +119,7 @@ def listed_point_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: i
         x, x_pixel, y, y_row = given.x, given.x_pixel, given.y, given.y_row
         if spec.written:
             ask_for_results(k, y + y_row * (rows * spec.written), y_row, rows, vectors, out.bytes)
-        leads, leap = [x_pixel * r for r in range(LEAPS)], x_pixel * LEAPS
+        leads = leads_of(x_pixel)
         start = [given.entries, given.weights, *[k.constant(kind, 0)] * (rows * vectors)]
 
         def step(_: Value, values: list[Any]) -> list[Any]:
@@ -130,11 +127,8 @@ def listed_point_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: i
             k.prefetch(x + k.word(entry, 1))
             of_b = [k.load(kind, b + j * kind.bytes) for j in range(vectors)]
             ask_early(k, b, kind, vectors)
-            pixel = k.opaque(x + k.word(entry))
-            for r in range(rows):
-                if r and r % LEAPS == 0:
-                    pixel = k.rebase(pixel + leap)
-                word = k.broadcast(kind, pixel + leads[r % LEAPS])
+            for r, pixel in enumerate(places_of_rows(k, x + k.word(entry), leads, rows)):
+                word = k.broadcast(kind, pixel)
                 for j in range(vectors):
                     total[r * vectors + j] = k.fma(word, of_b[j], total[r * vectors + j])
             return [entry + 16, b + vectors * kind.bytes, *total]

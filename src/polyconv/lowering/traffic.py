@@ -13,7 +13,7 @@ from polyconv.lowering.sweep import Axis
 from polyconv.problem.problem import Problem
 
 __all__ = ["WEIGHTS_FROM_MEMORY", "apart_cycles", "beyond_cycles", "crowding_cycles", "far_cycles", "planes_collide",
-           "streamed_cycles"]  # fmt: skip
+           "sets_met", "streamed_cycles", "ways"]  # fmt: skip
 
 WEIGHTS_FROM_MEMORY = 8 / 10.6
 """Of the bytes a cycle that memory gives, those of weights that stream past tiles.  Measured on a Zen 5."""
@@ -68,7 +68,7 @@ def beyond_cycles(s: Situation, size: int) -> float:
     return _BEYOND / s.profile.numbers["line"] * max(0.0, size - s.profile.numbers["l2.bytes"])
 
 
-_STREAMED, _CUT = 0.3, 48
+_SEEN, _CUT = 0.3, 48
 """What is not hidden behind products of what a second-level cache sends; bytes of lines that vectors share with others.
 Measured with AVX2: pixels of planes cost 15 to 50 % of a tile's products on a Zen 3, up to 9 % on a Zen 5."""
 
@@ -80,12 +80,23 @@ def streamed_cycles(s: Situation, size: int) -> float:
     """
     if s.target.vector_bytes >= s.profile.numbers["line"]:
         return 0.0
-    return _STREAMED * (size + _CUT) / s.profile.numbers["l2.read"]
+    return _SEEN * (size + _CUT) / s.profile.numbers["l2.read"]
 
 
-_CROWDED, _WAYS = 15.0, 8
-"""Cycles of a line of results that was written in part and comes again; lines that a set of a first-level cache has.
-Measured on a Zen 3."""
+def ways(s: Situation) -> int:
+    """Lines of a set of the first-level cache, which has as many sets as a page has lines."""
+    return int(s.profile.numbers["l1.bytes"] / s.profile.numbers["page"])
+
+
+def sets_met(s: Situation, pitch: int) -> int:
+    """Sets of the first-level cache that positions so many bytes apart meet."""
+    line = int(s.profile.numbers["line"])
+    sets = int(s.profile.numbers["page"]) // line
+    return sets if pitch % line else sets // math.gcd(pitch // line, sets)
+
+
+_CROWDED = 15.0
+"""Cycles of a line of results that was written in part and comes again.  Measured on a Zen 3."""
 
 
 def crowding_cycles(s: Situation, rows: int) -> float:
@@ -93,11 +104,8 @@ def crowding_cycles(s: Situation, rows: int) -> float:
 
     Planes a multiple of a large power of two apart share few of its sets.
     """
-    p, line = s.problem, int(s.profile.numbers["line"])
-    plane = math.prod(o or 0 for o in p.out) * p.y_dtype.itemsize
-    sets = int(s.profile.numbers["l1.bytes"]) // (line * _WAYS)
-    there = sets // math.gcd(max(1, plane // line), sets) if plane % line == 0 else sets
-    return _CROWDED * min(1.0, max(0.0, rows / (there * _WAYS) - 1))
+    plane = math.prod(o or 0 for o in s.problem.out) * s.problem.y_dtype.itemsize
+    return _CROWDED * min(1.0, max(0.0, rows / (sets_met(s, plane) * ways(s)) - 1))
 
 
 def apart_cycles(s: Situation, axis: Axis) -> float:

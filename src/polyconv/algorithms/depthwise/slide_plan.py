@@ -17,6 +17,7 @@ from polyconv.algorithms.depthwise.situations import channel_bytes, far_bytes, l
 from polyconv.dtypes import Dtype
 from polyconv.lowering.situation import Situation
 from polyconv.lowering.sweep import Axis, Sweep, inside, mean_taps
+from polyconv.lowering.traffic import sets_met, ways
 
 __all__ = ["Plan", "cost_of", "order_name", "order_of", "plan_of"]
 
@@ -220,7 +221,7 @@ def plan_of(s: Situation, sweep: Sweep, pixels: bool, order: tuple[int, ...] | N
     mask = registers == 16 and (last.out if pixels else p.c) % lane > 0
     most = min(_MOST[registers], _HELD[registers] - mask - widest * across)
     if not pixels and not slid:
-        fitting = (_ways(s) * _sets(s, _pitch(s, None)) - axis.taps) // stride + 1
+        fitting = (ways(s) * sets_met(s, _pitch(s, None)) - axis.taps) // stride + 1
         most = min(most, fitting) if fitting >= _LEAST_ROWS else most
     kinds = _kinds_of_entries(parts, _groups(last, across) if pixels else [(1, 1)], sweep[:slid])
     plan = Plan(
@@ -307,18 +308,7 @@ def _waits(s: Situation, plan: Plan) -> bool:
     outer = math.prod(min(axis.taps, axis.inp) for axis in plan.outer)
     reach = min(slid.inp, (plan.most - 1) * slid.stride + (slid.taps - 1) * slid.dilation + 1)
     held = outer * (slid.inp if last and outer > 1 else reach)
-    return held > (_FAR_SHARE if last else 1.0) * _ways(s) * _sets(s, _pitch(s, plan.axis))
-
-
-def _ways(s: Situation) -> int:
-    """Lines of a set of the first-level cache, which has as many sets as a page has lines."""
-    return int(s.profile.numbers["l1.bytes"] / s.profile.numbers["page"])
-
-
-def _sets(s: Situation, pitch: int) -> int:
-    """Sets of the first-level cache that positions so many bytes apart meet."""
-    sets = int(s.profile.numbers["page"]) // _LINE
-    return sets if pitch % _LINE else sets // math.gcd(pitch // _LINE, sets)
+    return held > (_FAR_SHARE if last else 1.0) * ways(s) * sets_met(s, _pitch(s, plan.axis))
 
 
 def _pitch(s: Situation, axis: int | None) -> int:
@@ -374,7 +364,7 @@ def _load_cycles(s: Situation, plan: Plan, across: int) -> float:
     if not _waits(s, plan):
         one_by_one = 0.0 if whole or s.target.has_masks else _ONE_BY_ONE.get(p.x_dtype.itemsize, 0.0)
         return short * _CHANNEL_LOAD * (1.0 + lane_of(s) * one_by_one) - _NARROW_LOAD * _narrow(s, p.x_dtype)
-    return max(_MISSED, _COLLIDING / _sets(s, _pitch(s, plan.axis))) * s.target.vector_bytes / _LINE
+    return max(_MISSED, _COLLIDING / sets_met(s, _pitch(s, plan.axis))) * s.target.vector_bytes / _LINE
 
 
 def _narrow(s: Situation, dtype: Dtype) -> float:

@@ -83,7 +83,7 @@ def panel_driver(k: Module, name: str) -> None:
         most = p.tile_bytes // (lanes * p.products.word_bytes)
         with k.loop(0, box_rows(k, p.common, item)) as row:
             of_row = _row_of_box(k, p, item, frame, begin, row.index, listed=False)
-            vectors = (of_row.pixels + lanes - 1) // lanes
+            vectors, y, r = (of_row.pixels + lanes - 1) // lanes, of_row.set.y, of_row.set.r
             parts = (vectors + most - 1) // most
             share, larger = vectors // parts, vectors % parts
             with k.loop(0, parts, carry=[k.constant(INT, 0)]) as part:
@@ -102,10 +102,11 @@ def panel_driver(k: Module, name: str) -> None:
                         k.prefetch(place + 64 * line, far=True)
                     entry.next(place + p.common.x_c)
                 with k.loop(begin, end) as of_set:
-                    whole = _row_of_box(k, p, item, frame, of_set.index, row.index, listed=False)
+                    own = p.products.sets.at(of_set.index)
                     here = replace(
-                        whole, x=panel, x_pixel=p.products.word_bytes, x_entry=p.tile_bytes, pixels=pixels,
-                        y=whole.y + first * whole.y_pixel, r=whole.r + first * whole.r_pixel,
+                        of_row, set=own, x=panel, x_pixel=p.products.word_bytes, x_entry=p.tile_bytes, pixels=pixels,
+                        y=of_row.y + (own.y - y + first * of_row.y_pixel),
+                        r=of_row.r + (own.r - r + first * of_row.r_pixel),
                     )  # fmt: skip
                     fused, nothing = p.products.fused.equals(1), k.constant(INT, 0)
                     with k.when(fused):

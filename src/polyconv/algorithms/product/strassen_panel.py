@@ -90,7 +90,7 @@ def panel_of(s: Situation, sweep: Sweep, box: tuple[int, ...]) -> Panel:
     return Panel(planes, box, entries, *steps, rows * row)
 
 
-_SENT = 61
+_ZEN5_SENDS = 61
 """Bytes a cycle that the second-level cache gives of a Zen 5, where the way of short vectors was measured first."""
 
 
@@ -101,7 +101,7 @@ def vector_share(s: Situation) -> float:
     """
     if s.target.vector_bytes >= 64:
         return 1.0
-    return max(0.5, s.target.vector_bytes / 64) * max(1.0, _SENT / s.profile.numbers["l2.read"])
+    return max(0.5, s.target.vector_bytes / 64) * max(1.0, _ZEN5_SENDS / s.profile.numbers["l2.read"])
 
 
 def copy_cycles(s: Situation, panel: Panel, sweep: Sweep) -> float:
