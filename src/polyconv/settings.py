@@ -241,6 +241,12 @@ SETTINGS: dict[str, Setting] = {
             "Whether plans are chosen by arithmetic or by measuring.",
         ),
         Setting(
+            "layout", ("POLYCONV_LAYOUT",), _one_of("auto", "model", "channels_last"), lambda: "auto",
+            "auto, model or channels_last", "auto",
+            "How a network's values lie in memory between its steps: as the model has their axes, with channels last, "
+            "or what is predicted to be faster.",
+        ),
+        Setting(
             "check", ("POLYCONV_CHECK",), _switch, lambda: False,
             "1 or 0", "0",
             "Compiles every load and store of the generated code with a bounds check: slow, for debugging.",
@@ -301,8 +307,8 @@ def settings(**values: Any) -> Iterator[None]:
     Parameters
     ----------
     **values
-        ``threads``, ``accuracy``, ``workspace_limit``, ``rigor``, ``check``; None leaves a setting
-        as it is.  Blocks nest, the inner one wins; an argument of a call wins over all.
+        ``threads``, ``accuracy``, ``workspace_limit``, ``rigor``, ``layout``, ``check``; None leaves a
+        setting as it is.  Blocks nest, the inner one wins; an argument of a call wins over all.
 
     Raises
     ------

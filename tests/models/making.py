@@ -93,12 +93,12 @@ def engines(made: InferenceSession) -> dict[str, str]:
     return {record.name: record.engine for record in made.nodes}
 
 
-def close(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> InferenceSession:
+def close(model: onnx.ModelProto, feeds: dict[str, np.ndarray], **options: object) -> InferenceSession:
     """Hold a model's outputs, and onnxruntime's, against the bounds derived for them; the session that ran it.
 
     Where a node has a subgraph nothing is derived, and both must be equal.
     """
-    made = session(model)
+    made = session(model, **options)
     results = zip(made.get_outputs(), made.run(None, feeds), onnxruntime_run(model, feeds), strict=True)
     if any(attribute.HasField("g") for node in model.graph.node for attribute in node.attribute):
         for _, ours, theirs in results:

@@ -36,7 +36,8 @@ def test_activations_are_fused(op: str, attributes: dict[str, float], bounds: li
 def test_silu_is_fused() -> None:
     nodes = [node("Conv", ["x", "w"], ["c"]), node("Sigmoid", ["c"], ["s"]), node("Mul", ["s", "c"], ["y"])]
     made = close(
-        onnx_model(nodes, [info("x", [1, 3, 9])], ["y"], {"w": random(4, 3, 3)}), {"x": random(1, 3, 9)}
+        onnx_model(nodes, [info("x", [1, 3, 9])], ["y"], {"w": random(4, 3, 3)}), {"x": random(1, 3, 9)},
+        layout="model",
     )
     assert {record.problem for record in made.nodes} == {"conv f32 NCHW n1 c3 i9 m4 k3 act=Silu"}
 
@@ -100,7 +101,7 @@ def test_added_constants_become_biases(shape: tuple[int, ...]) -> None:
         nodes, [info("x", [1, 3, 5, 5]), info("r", [1, 4, 3, 3])], ["y"],
         {"w": random(4, 3, 3, 3), "b": random(*shape, seed=3)},
     )  # fmt: skip
-    made = close(model, {"x": random(1, 3, 5, 5), "r": random(1, 4, 3, 3, seed=4)})
+    made = close(model, {"x": random(1, 3, 5, 5), "r": random(1, 4, 3, 3, seed=4)}, layout="model")
     assert {r.problem for r in made.nodes} == {"conv f32 NCHW n1 c3 i5x5 m4 k3x3 b1 r1 act=Relu"}
 
 

@@ -146,20 +146,22 @@ def _feeds(seed: int) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.usefixtures("_everything_is_large", "lanes")
-@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("threads", "layout"), [(1, "model"), (2, "channels_last"), (3, "model"), (1, "channels_last")]
+)
 @pytest.mark.parametrize("name", GRAPHS)
-def test_bits_are_those_of_the_whole_batch(name: str, threads: int) -> None:
-    session = InferenceSession(GRAPHS[name], threads=threads)
+def test_bits_are_those_of_the_whole_batch(name: str, threads: int, layout: str) -> None:
+    session = InferenceSession(GRAPHS[name], threads=threads, layout=layout)
     kept = [(_feeds(seed), session.run(None, _feeds(seed))) for seed in (0, 0)]
     for seed in range(3):
         feeds = _feeds(seed)
-        want = InferenceSession(GRAPHS[name], threads=threads).run(None, feeds)
+        want = InferenceSession(GRAPHS[name], threads=threads, layout=layout).run(None, feeds)
         got = session.run(None, feeds)
         assert [a.shape for a in got] == [a.shape for a in want]
         assert [a.tobytes() for a in got] == [a.tobytes() for a in want]
         kept.append((feeds, got))
     for feeds, got in kept:  # results are the caller's
-        want = InferenceSession(GRAPHS[name], threads=threads).run(None, feeds)
+        want = InferenceSession(GRAPHS[name], threads=threads, layout=layout).run(None, feeds)
         assert [a.tobytes() for a in got] == [a.tobytes() for a in want]
 
 
@@ -193,7 +195,7 @@ def test_images_that_crowd_the_cache_are_not_side_by_side(lanes: list[int], monk
 @pytest.mark.usefixtures("_everything_is_large", "lanes")
 def test_less_lies_between_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     def kept() -> int:
-        session = InferenceSession(GRAPHS["a row of steps"], threads=1)
+        session = InferenceSession(GRAPHS["a row of steps"], threads=1, layout="model")
         for _ in range(2):
             session.run(None, _feeds(0))
         return session.memory.replay_bytes

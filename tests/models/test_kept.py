@@ -28,6 +28,9 @@ LEVEL = host_target().level
 OTHER = next(n for n, p in presets().items() if LEVEL in p.levels and host_target().cpu not in p.cpus)
 """A machine profile that is not this CPU's."""
 
+PLANNED = 4
+"""Of two convolutions, in both orders of axes: prices say which the network has."""
+
 SCRIPT = """
 import hashlib, json, logging, sys
 
@@ -119,7 +122,7 @@ def test_sessions_import_what_they_need(filled: tuple[Path, dict[str, Any]], pat
 
 def test_the_second_process_neither_asks_onnx_nor_plans(path: Path, filled: tuple[Path, dict[str, Any]]) -> None:
     folder, first = filled
-    assert first["onnx"] and first["planned"] == 2 and sorted(Path(n).suffix for n in _of_models(folder)) == [
+    assert first["onnx"] and first["planned"] == PLANNED and sorted(Path(n).suffix for n in _of_models(folder)) == [
         ".model", ".plans"
     ]  # fmt: skip
     before = _of_models(folder)
@@ -182,7 +185,7 @@ def test_a_cache_that_cannot_be_written_is_read(
     folder.chmod(0o500)
     found = _run(path, folder)
     folder.chmod(0o700)
-    assert found["digest"] == filled[1]["digest"] and not found["onnx"] and found["planned"] == 2
+    assert found["digest"] == filled[1]["digest"] and not found["onnx"] and found["planned"] == PLANNED
     if os.getuid():  # root writes all the same
         assert not any(name.endswith(".plans") for name in _of_models(folder))
         assert "cannot be written" in found["heard"][0]
@@ -191,7 +194,7 @@ def test_a_cache_that_cannot_be_written_is_read(
 def test_without_a_folder_nothing_is_left(path: Path, tmp_path: Path, filled: tuple[Path, dict[str, Any]]) -> None:
     (tmp_path / "a file").write_text("")
     found = _run(path, tmp_path / "a file")
-    assert found["digest"] == filled[1]["digest"] and found["onnx"] and found["planned"] == 2
+    assert found["digest"] == filled[1]["digest"] and found["onnx"] and found["planned"] == PLANNED
 
 
 # -- in one process ------------------------------------------------------------------------------------------

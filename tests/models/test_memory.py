@@ -120,9 +120,11 @@ def test_weights_are_held_once(tmp_path: Any) -> None:
     path.write_bytes(_model([helper.make_node("Conv", ["x", "w"], ["y"])], [1, 1024, 8, 8], w=w))
     session = polyconv.InferenceSession(path, threads=1)
     [step] = session._program.steps
-    held = next(cell.cell_contents for cell in step.segment.held.__closure__)  # type: ignore[union-attr]
+    ways = next(cell.cell_contents for cell in step.segment.held.__closure__)  # type: ignore[union-attr]
     x = np.ones((1, 1024, 8, 8), np.float32)
     session.run(None, {"x": x})
+    held = ways._way._bound
+    assert ways._constants == {} and not ways._ways
     [layer] = held._layers.values()
     assert layer.weights.w is held.constants[1] or np.shares_memory(layer.weights.w, held.constants[1])
     assert np.array_equal(layer.weights.w, w)

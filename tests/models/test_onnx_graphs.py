@@ -85,7 +85,7 @@ def test_some_outputs_need_some_steps() -> None:
 
 
 def test_records_spell_the_problem() -> None:
-    made = session(branching())
+    made = session(branching(), layout="model")
     assert all(record.problem is None and record.seconds is None for record in made.nodes)
     made.run(None, {"x": random(2, 3, 8, 8)})
     problems = {record.name: record.problem for record in made.nodes}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from decimal import Decimal, localcontext
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import openvino as ov
@@ -19,9 +20,9 @@ from polyconv.models import InferenceSession
 Feeds = dict[str, np.ndarray]
 
 
-def close(path: Path, feeds: Feeds) -> InferenceSession:
+def close(path: Path, feeds: Feeds, **options: Any) -> InferenceSession:
     """Compare a file's outputs with OpenVINO's, and every convolution's engine with ours."""
-    session = InferenceSession(path)
+    session = InferenceSession(path, **options)
     results = session.run(None, feeds)
     for ours, theirs in zip(results, openvino_run(path, list(feeds.values())), strict=True):
         assert ours.dtype == theirs.dtype
@@ -143,7 +144,8 @@ def test_activations_are_fused(name: str, tmp_path: Path) -> None:
     apply, spelled = ACTIVATIONS[name]
     x = parameter("x", 1, 3, 8)
     session = close(
-        save_ir(model([apply(convolution(x, random(4, 3, 3)))], [x]), tmp_path), {"x": random(1, 3, 8)}
+        save_ir(model([apply(convolution(x, random(4, 3, 3)))], [x]), tmp_path), {"x": random(1, 3, 8)},
+        layout="model",
     )
     assert {r.problem for r in session.nodes} == {f"conv f32 NCHW n1 c3 i8 m4 k3 p1:0 act={spelled}"}
 

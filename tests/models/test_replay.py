@@ -175,7 +175,7 @@ GRAPHS |= {name: graph for name, (graph, _) in JOINED.items()}
 @pytest.mark.parametrize("name", JOINED)
 def test_joins_are_written_in_place(name: str) -> None:
     model, free = JOINED[name]
-    session = _replaying(model)
+    session = _replaying(model, layout="model")
     session.run(None, _feeds(1))
     joins = {step.nodes[0]: step.seconds for step in session.steps if step.ops == ("Concat",)}
     assert {name for name, seconds in joins.items() if seconds == 0.0} == free
@@ -226,12 +226,13 @@ def _replaying(model: onnx.ModelProto, feeds: Feeds | None = None, **options: An
     return session
 
 
+@pytest.mark.parametrize("layout", ["model", "channels_last"])
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("name", GRAPHS)
-def test_bits_are_those_of_runs_by_steps(name: str, threads: int, counted: SimpleNamespace) -> None:
-    session = _replaying(GRAPHS[name], threads=threads)
+def test_bits_are_those_of_runs_by_steps(name: str, threads: int, layout: str, counted: SimpleNamespace) -> None:
+    session = _replaying(GRAPHS[name], threads=threads, layout=layout)
     for seed in range(3):
-        _same(session.run(None, _feeds(seed)), _by_steps(GRAPHS[name], _feeds(seed)))
+        _same(session.run(None, _feeds(seed)), _by_steps(GRAPHS[name], _feeds(seed), layout=layout))
     assert counted.runs == 3
 
 

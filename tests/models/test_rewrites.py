@@ -443,9 +443,9 @@ def test_layers_know_whether_a_cache_holds_the_weights_of_all(held: float, monke
     told = list[bool]()
     right = compiling.convolution
 
-    def convolution(*given: Any, far: bool = False) -> Any:
+    def convolution(*given: Any, far: bool = False, **others: Any) -> Any:
         told.append(far)
-        return right(*given, far=far)
+        return right(*given, far=far, **others)
 
     monkeypatch.setattr(compiling, "_HELD", held)
     monkeypatch.setattr(compiling, "convolution", convolution)

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from polyconv.kernels.objects import EVENTS
 from polyconv.models.graph import Array, Value
+from polyconv.models.layout import Layout
 from polyconv.models.native import like
 from polyconv.models.steps import Step
 from polyconv.settings import resolve
@@ -28,12 +29,14 @@ class Ahead:
     ----------
     threads : int
         Most threads of a run; with one there is nothing to win.
+    layout : Layout
+        Of the network.
     """
 
-    __slots__ = ("_is_over", "_threads")
+    __slots__ = ("_is_over", "_layout", "_threads")
 
-    def __init__(self, threads: int) -> None:
-        self._threads, self._is_over = threads, threads == 1
+    def __init__(self, threads: int, layout: Layout) -> None:
+        self._threads, self._is_over, self._layout = threads, threads == 1, layout
 
     def __call__(self, steps: Sequence[Step], values: Mapping[str, Value], feeds: Mapping[str, Array]) -> None:
         """Make steps ready for arrays such as they will be given, as far as that is known.
@@ -58,8 +61,10 @@ class Ahead:
             for symbol, extent in zip(values[name].dims or (), array.shape, strict=False)
         }
 
+        last = self._layout.is_last
+
         def ready(step: Step) -> None:
-            known = [_with(symbols, values.get(name, Value(name))) for name in step.reads]
+            known = [_with(symbols, last, values.get(name, Value(name))) for name in step.reads]
             arrays = [array for array in map(like, known) if array is not None]
             if len(arrays) == len(known):
                 with suppress(Exception):  # what is wrong comes again when the step runs, which says where
@@ -76,7 +81,7 @@ class Ahead:
                 pool.submit(copy_context().run, ready, step)
 
 
-def _with(symbols: Mapping[int | str | None, int], value: Value) -> Value:
-    """A value whose shape has numbers in the place of symbols that are known."""
-    dims = value.dims
-    return value if dims is None else replace(value, dims=tuple(symbols.get(d, d) for d in dims))
+def _with(symbols: Mapping[int | str | None, int], last: bool, value: Value) -> Value:
+    """A value whose shape has numbers in the place of symbols that are known, in the order of the network's layout."""
+    dims = None if value.dims is None else tuple(symbols.get(d, d) for d in value.dims)
+    return replace(value, dims=dims, channels_last=value.channels_last and last)

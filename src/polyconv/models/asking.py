@@ -62,7 +62,8 @@ class Facts:
         for value in values:
             stated = self.values.get(value.name, value)
             dims = stated.dims if value.dims is None else _filled(value.dims, stated.dims)
-            self.values[value.name] = replace(stated, type=value.type or stated.type, dims=dims)
+            kind = value.type or stated.type
+            self.values[value.name] = Value(value.name, kind, dims, value.channels_last)
 
 
 def _filled(dims: Dims, stated: Dims | None) -> Dims:

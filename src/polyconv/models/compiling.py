@@ -22,6 +22,7 @@ from polyconv.models.fuse import TAKES_CONSTANTS, fuse
 from polyconv.models.gpu_replay import GpuReplays
 from polyconv.models.graph import Array, Graph, Node, cut, fixed, live
 from polyconv.models.kept import KeptPlans
+from polyconv.models.layout import Layout, joining
 from polyconv.models.limits import shorten
 from polyconv.models.native import ONNX, Here, Maker, Translation, foretold, fused_segment, own_segment, pass_of
 from polyconv.models.on_gpu import There, kept_here, refuse, synchronized, with_copies
@@ -51,6 +52,7 @@ class _Making:
     facts: Facts
     makers: Mapping[str, Node]  # of values that are the same in every run
     order: Mapping[Node, int]
+    layout: Layout
     steps: list[Step] = field(default_factory=list)
     reasons: dict[Node, str] = field(default_factory=dict)
 
@@ -114,12 +116,15 @@ def compile_graph(
     values = {value.name: value for value in graph.inputs} | dict(graph.stated)
     held = {**known, **fused.constants}
     here = frozenset[str]() if options.device is None else kept_here(fused.nodes, graph.inputs, held)
+    asked = resolve("layout", options.layout)
+    layout = Layout("model" if asked == "auto" and options.rewrites == "exact" else asked)
     making = _Making(
         graph=graph,
         host=host,
         facts=Facts(options, held, values, translation, far=_are_far(held), here=here),
         makers={name: node for node in steady for name in node.writes},
         order={node: index for index, node in enumerate(nodes)},
+        layout=layout,
     )
     tell_types(making.facts, fused.nodes)
     _make_all(making, fused.nodes, fused.epilogues, graph.results)
@@ -129,7 +134,7 @@ def compile_graph(
     told = _of_file(steady), graph.removed, results, values, making.reasons, unknown
     replays = Replays() if options.device is None else GpuReplays(options.device, is_off=options.is_timed)
     clock = perf_counter if options.device is None else synchronized(options.device) if options.is_timed else None
-    return Program(tuple(making.steps), *told, ahead=Ahead(_threads(options)), here=here, clock=clock,
+    return Program(tuple(making.steps), *told, ahead=Ahead(_threads(options), layout), here=here, clock=clock,
                    replays=replays, plans=KeptPlans(graph.digest))  # fmt: skip
 
 
@@ -184,6 +189,8 @@ def _make_all(
             facts.note(foretold(group[0], own[group[0]], known, constants))
             reads, segment = own_segment(group[0], own[group[0]], known, constants, making.maker(group[0]))
             _add(making, Step(_of_file(group), reads, group[0].outputs, segment))
+            if (price := joining(group[0], facts.known(group[0].outputs[0]))) is not None:
+                making.layout.add(price)
         else:
             _make_group(making, group, outputs)
 
@@ -217,7 +224,8 @@ def _make_convolution(making: _Making, node: Node, epilogue: Epilogue) -> None:
         _make_convolution(making, plain.node, plain.epilogue)
         _make_all(making, plain.rest, {}, plain.rest[-1].writes)
         return
-    segment = convolution(node, epilogue, known, making.facts.constants, making.facts.options, far=making.facts.far)
+    segment = convolution(node, epilogue, known, making.facts.constants, making.facts.options, far=making.facts.far,
+                          layout=making.layout)  # fmt: skip
     reads = tuple(name for name in node.reads if name not in making.facts.constants)
     _add(
         making,

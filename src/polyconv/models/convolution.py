@@ -12,17 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from polyconv.calls import Call
 from polyconv.dialects.call import Operator
 from polyconv.dialects.reading import SIZES
-from polyconv.errors import ArgumentError, DtypeError, Error, ModelError
-from polyconv.gpu.work import Work
+from polyconv.errors import ArgumentError, DtypeError, ModelError
 from polyconv.models.elements import BY_TYPE, type_of
 from polyconv.models.graph import Array, Dims, Node, Value
-from polyconv.models.limits import check_bytes, shorten
+from polyconv.models.layout import Layout
+from polyconv.models.limits import shorten
 from polyconv.models.operators import Epilogue, Options, make
 from polyconv.models.segment import Segment
-from polyconv.operators.job import Job, Plan, packed
+from polyconv.models.ways import Ways, turns
 
 __all__ = ["ENGINE", "convolution", "foretold_results"]
 
@@ -37,6 +36,7 @@ def convolution(
     options: Options,
     *,
     far: bool = False,
+    layout: Layout | None = None,
 ) -> Segment:
     """Make a convolution ready to run.
 
@@ -54,6 +54,8 @@ def convolution(
         Of the session.
     far : bool
         The weights come from memory at each run.
+    layout : Layout, optional
+        Of the network, which is told what the convolution takes in both; without one the axes stay the model's.
 
     Returns
     -------
@@ -68,60 +70,19 @@ def convolution(
     operator = make(node, options, epilogue)
     held = {at: np.asarray(constants[name]) for at, name in enumerate(node.inputs) if name in constants}
     outputs = _inferred(operator, node, inputs, held)
-    bound = operator.bind(held, far=far, device=options.device)
     moving = {name: at for at, name in enumerate(n for n in node.reads if n not in constants)}
-    places = [moving.get(name) for name in node.inputs]
-    last: tuple[Any, Any, Any] = (None, None, None)  # shapes and types, problem, direct call, of the run before
-
-    def run(arrays: Sequence[Array]) -> Sequence[Array]:
-        nonlocal last
-        try:
-            sizes = [(a.shape, a.dtype) for a in arrays]
-            known, problem, direct = last  # one tuple, as other threads may run other sizes
-            if direct is not None and sizes == known:
-                layer, x, residual = direct
-                return (layer(arrays[x], residual=None if residual is None else arrays[residual]),)
-            given = [None if at is None else arrays[at] for at in places]
-            if sizes != known:
-                problem = bound.problem(*given)
-                if problem is not None and options.device is None:  # refuse what memory cannot hold
-                    check_bytes(node.label, [extent or 0 for extent in problem.y_shape], problem.y_dtype.itemsize)
-            result = bound(*given)
-            bound.let_go()
-            found = bound.direct(*given)
-            last = sizes, problem, found and (found[0], *(None if at is None else places[at] for at in found[1:]))
-        except Error as error:
-            raise type(error)(f"{node.label}: {error}") from error
-        return result if isinstance(result, tuple) else (result,)
-
-    def plan(arrays: Sequence[Array]) -> Plan | None:
-        given = [None if at is None else arrays[at] for at in places]
-        found = bound.direct(*given)
-        if found is None:
-            return None
-        layer, x, residual = found
-        call = layer.call(given[x], None if residual is None else given[residual])
-        bound.let_go()
-        return _plan_of(call, len(arrays), places[x], None if residual is None else places[residual])
-
-    def work(arrays: Sequence[Any], results: Sequence[Any]) -> Work | None:
-        from polyconv.gpu.calling import work_of  # here, as sessions on the CPU need none of a GPU's kernels
-
-        direct = last[2]
-        if direct is None:
-            return None
-        layer, x, residual = direct
-        call = layer.call(arrays[x], results[0], None if residual is None else arrays[residual])
-        return work_of(call, len(arrays), x, residual)
-
-    once = bound.once([bool(name) for name in node.inputs])
+    bound = Ways(node.label, operator, held, [moving.get(name) for name in node.inputs], options, far,
+                 layout if layout is not None and options.device is None and turns(operator) else None)  # fmt: skip
+    if bound.layout is not None:
+        outputs = tuple(replace(value, channels_last=True) for value in outputs)
+        bound.layout.add(lambda: bound.priced(inputs))
+    once = operator.bind(held).once([bool(name) for name in node.inputs])
     made = Segment(
-        ENGINE, outputs, run, lambda: None if last[1] is None else str(last[1]), once, held=lambda: bound.packed_bytes,
-        by_image=True,
-    )  # fmt: skip
+        ENGINE, outputs, bound.run, lambda: bound.problem, once, held=lambda: bound.held_bytes, by_image=True
+    )
     if options.device is not None:
-        return replace(made, device=f"cuda:{options.device}", work=work)
-    return replace(made, plan=plan, ahead=plan)
+        return replace(made, device=f"cuda:{options.device}", work=bound.work)
+    return replace(made, plan=bound.plan, ahead=bound.plan)
 
 
 def foretold_results(node: Node, epilogue: Epilogue, inputs: Sequence[Value | None], constants: Mapping[str, Array],
@@ -129,17 +90,6 @@ def foretold_results(node: Node, epilogue: Epilogue, inputs: Sequence[Value | No
     """What a convolution will make, as far as it follows from what is known; see ``convolution``."""
     held = {at: np.asarray(constants[name]) for at, name in enumerate(node.inputs) if name in constants}
     return _inferred(make(node, options, epilogue), node, inputs, held)
-
-
-def _plan_of(call: Call, count: int, x: int | None, residual: int | None) -> Plan | None:
-    """A call of a layer as native work on one of ``count`` arrays; None where Python has to look at each call."""
-    if call.entry is None:
-        return None
-    job = Job(
-        call.steps, (x, count, residual, None, None), call.program.workspace, call.plan_threads, call.wake, (call,),
-        strict=call.is_strict,
-    )  # fmt: skip
-    return Plan((packed(call.shape, call.dtype),), (job,))
 
 
 def _inferred(

@@ -26,7 +26,8 @@ from polyconv.models.places import LINE, places
 from polyconv.models.segment import Segment
 from polyconv.models.steps import Times
 from polyconv.models.told import Told, name_between
-from polyconv.operators.job import Plan, packed
+from polyconv.operators.job import Plan
+from polyconv.operators.lying import packed
 
 __all__ = ["GpuReplays", "into"]
 

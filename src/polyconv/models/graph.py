@@ -36,11 +36,14 @@ class Value:
         ``tensor(float)`` and so on; empty where unknown.
     dims : tuple or None
         Extents; None for an unknown rank.
+    channels_last : bool
+        Whether it will lie so in memory, as far as is known; its extents are in the model's order all the same.
     """
 
     name: str
     type: str = ""
     dims: Dims | None = None
+    channels_last: bool = False
 
     @property
     def shape(self) -> list[int | str | None]:

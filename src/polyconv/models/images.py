@@ -20,7 +20,8 @@ from polyconv.models.convolution import ENGINE
 from polyconv.models.graph import Array
 from polyconv.models.segment import Segment
 from polyconv.models.told import Told
-from polyconv.operators.job import Known, Lies, Operation, Own
+from polyconv.operators.job import Known, Operation, Own
+from polyconv.operators.lying import Lies
 from polyconv.operators.running import conditions
 from polyconv.operators.table import taken
 

@@ -24,8 +24,9 @@ from polyconv.models.segment import Segment
 from polyconv.operators.elementwise import Fragment
 from polyconv.operators.fusing import Fused, Member, planned
 from polyconv.operators.images import by_image
-from polyconv.operators.job import Known, Lies, Operation, Own, Planner, packed
-from polyconv.operators.running import Planned, dry
+from polyconv.operators.job import Known, Operation, Own, Plan, Planner
+from polyconv.operators.lying import Lies, channels_last, is_channels_last, lies, new_array, packed
+from polyconv.operators.running import Planned, conditions, dry
 from polyconv.operators.table import OPERATORS, Taken, taken
 from polyconv.operators.views import Look, View
 
@@ -185,7 +186,12 @@ class Here:
             with named(label):
                 return look(given(arrays))
 
-        return Segment(ENGINE, outputs, run, views=True, looks=looks)
+        def plan(arrays: Sequence[Array]) -> Plan | None:
+            from polyconv.operators.packing import packing  # here, as few networks need it
+
+            return packing(arrays[0], lambda array: look(given([array])), conditions(self.threads)) if looks else None
+
+        return Segment(ENGINE, outputs, run, views=True, looks=looks, plan=plan)
 
 
 def fused_segment(nodes: Sequence[Node], fragments: Mapping[Node, Fragment], results: Sequence[str], known: Lookup,
@@ -222,13 +228,14 @@ def own_segment(node: Node, found: Own | View, known: Lookup, constants: Mapping
             values[at] = arrays[place]
         return values
 
-    shapes: Sequence[Dims | None] = [None] * len(node.outputs)
     first = known(node.inputs[0])
+    kind = type_of(np.dtype(found.dtype)) if found.dtype else first.type
+    made = tuple(Value(name, kind) for name in node.outputs)
     if reads == (first.name,) and (array := like(first)) is not None:
         with suppress(Error), named(node.label):
-            shapes = [result.shape for result in found.look(given([array]))]
-    kind = type_of(np.dtype(found.dtype)) if found.dtype else first.type
-    made = tuple(Value(name, kind, dims) for name, dims in zip(node.outputs, shapes, strict=True))
+            shown = [lies(result) for result in found.look(given([array]))]
+            made = tuple(Value(name, kind, lie.shape, is_channels_last(lie))
+                         for name, lie in zip(node.outputs, shown, strict=True))  # fmt: skip
     looks = [at for at, name in enumerate(node.inputs) if name in reads] == [0]  # no number of a run says where
     return reads, maker.viewed(node.label, made, found.look, given, looks=looks)
 
@@ -237,7 +244,7 @@ def like(value: Value) -> Array | None:
     """An array such as a value will be, which nobody writes; None where it is not known, or too large."""
     lie = _lie(value)
     try:
-        return None if lie is None else np.empty(lie.shape, lie.dtype)
+        return None if lie is None else new_array(lie)
     except (MemoryError, ValueError):
         return None
 
@@ -246,7 +253,8 @@ def _lie(value: Value) -> Lies | None:
     element = BY_TYPE.get(value.type)
     if element is None or value.dims is None or not all(isinstance(d, int) for d in value.dims):
         return None
-    return packed([d for d in value.dims if isinstance(d, int)], element.numpy)
+    extents = [d for d in value.dims if isinstance(d, int)]
+    return (channels_last if value.channels_last else packed)(extents, element.numpy)
 
 
 def _lies_of(planner: Planner, inputs: Sequence[Value]) -> Sequence[Lies] | None:
@@ -260,8 +268,10 @@ def _lies_of(planner: Planner, inputs: Sequence[Value]) -> Sequence[Lies] | None
 
 def _outputs(names: Sequence[str], dtypes: Sequence[np.dtype[Any]], results: Sequence[Lies] | None
              ) -> tuple[Value, ...]:  # fmt: skip
-    shapes = [None] * len(names) if results is None else [lie.shape for lie in results]
-    return tuple(Value(name, type_of(kind), dims) for name, kind, dims in zip(names, dtypes, shapes, strict=True))
+    if results is None:
+        return tuple(Value(name, type_of(kind)) for name, kind in zip(names, dtypes, strict=True))
+    every = zip(names, dtypes, results, strict=True)
+    return tuple(Value(name, type_of(kind), lie.shape, is_channels_last(lie)) for name, kind, lie in every)
 
 
 class named:  # noqa: N801 - read as a word in a with statement

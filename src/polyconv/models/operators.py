@@ -43,6 +43,7 @@ class Options:
     threads: int | None = None
     workspace_limit: int | None = None
     rewrites: str = "all"
+    layout: str | None = None
     device: int | None = None
     is_mixed: bool = False
     is_timed: bool = False
@@ -53,7 +54,7 @@ class Options:
             given = getattr(self, name)
             if given not in words:
                 raise ArgumentError(f"{name}={shorten(given)!r} is not known; choose {' or '.join(words)}")
-        for name in ("accuracy", "threads", "workspace_limit"):
+        for name in ("accuracy", "threads", "workspace_limit", "layout"):
             resolve(name, getattr(self, name))
 
 

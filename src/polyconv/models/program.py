@@ -116,7 +116,8 @@ class Program:
         values, fresh = done
         found = []
         for name in results:
-            found.append(values[name] if name in fresh else copied(values[name], name))
+            is_own = name in fresh and (type(values[name]) is not np.ndarray or values[name].flags.c_contiguous)
+            found.append(values[name] if is_own else copied(values[name], name))
             fresh.discard(name)  # it may be asked for twice
         return found, times
 

@@ -25,8 +25,9 @@ from polyconv.models.joining import joined
 from polyconv.models.lanes import only_native, rows
 from polyconv.models.places import LINE, places
 from polyconv.models.steps import Times
-from polyconv.models.told import Told, direct, lies_so, name_between
-from polyconv.operators.job import Job, Lies, lies
+from polyconv.models.told import Told, direct, lies_so, name_between, packed_results
+from polyconv.operators.job import Job
+from polyconv.operators.lying import Lies, lies
 from polyconv.planning.planner import waking
 from polyconv.runtime import threads as pool
 from polyconv.runtime.arrays import address, aligned
@@ -98,9 +99,10 @@ class Replay:
         self._lies.update((name, lies(a)) for name, a in steady.items())
         self._moving = set(feeds)
         self._results, self._context = frozenset(results), context()
+        self._threads = max((job.threads for step in told if step.plan for job in step.plan.jobs), default=1)
+        told = packed_results(told, results, self._threads)
         for step in told:
             self._lies.update(zip(step.writes, step.made, strict=True))
-        self._threads = max((job.threads for step in told if step.plan for job in step.plan.jobs), default=1)
         told, wholes = by_images(told, results, self._lies, self._threads)
         for step in told:
             self._lies.update(zip(step.writes, step.made, strict=True))
@@ -315,8 +317,8 @@ class Replay:
         return ready
 
     def _array(self, begin: int, lie: Lies) -> Array:
-        """A packed array in the memory."""
-        return self._memory[begin : begin + lie.size].view(lie.dtype).reshape(lie.shape)
+        """An array in the memory."""
+        return np.ndarray(lie.shape, lie.dtype, self._memory[begin : begin + lie.size], lie.offset, lie.strides)
 
 
 def _new(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:

@@ -15,7 +15,7 @@ import numpy as np
 from polyconv.models.graph import Array
 from polyconv.models.replay import Replay
 from polyconv.models.told import Told, told_of
-from polyconv.operators.job import lies
+from polyconv.operators.lying import lies
 from polyconv.settings import context
 from polyconv.settings import resolve as setting
 

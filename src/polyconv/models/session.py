@@ -67,6 +67,9 @@ class InferenceSession:
         ``all``; or ``exact``, which leaves out what may change a bit of a result: BatchNormalization and factors in
         the weights before them, quantised graphs in integers, products as convolutions, activations that are spelled
         out.  ``graph_optimization_level=ORT_DISABLE_ALL`` says ``exact`` too.
+    layout : str, optional
+        How values lie in memory between steps: ``channels_last``, as the ``model`` has their axes, or ``auto``, what is
+        predicted to be faster; with ``rewrites="exact"`` that is the model's.  None is the setting.
     accuracy, threads, workspace_limit : optional
         As for ``polyconv.conv``; None is the setting.
 
@@ -113,11 +116,12 @@ class InferenceSession:
         weights: bytes | None = None,
         semantics: str = "onnx",
         rewrites: str = "all",
+        layout: str | None = None,
         accuracy: str | None = None,
         threads: int | None = None,
         workspace_limit: int | None = None,
     ) -> None:
-        chosen = Options(semantics, accuracy, threads, workspace_limit, rewrites)  # refuses what is invalid
+        chosen = Options(semantics, accuracy, threads, workspace_limit, rewrites, layout)  # refuses what is invalid
         options = SessionOptions.of(sess_options)
         if options.graph_optimization_level == GraphOptimizationLevel.ORT_DISABLE_ALL:
             chosen = replace(chosen, rewrites="exact")
@@ -206,7 +210,7 @@ class InferenceSession:
         o = self._options
         keywords = {
             "weights": self._weights, "semantics": o.semantics, "accuracy": o.accuracy, "threads": o.threads,
-            "workspace_limit": o.workspace_limit, "rewrites": o.rewrites,
+            "workspace_limit": o.workspace_limit, "rewrites": o.rewrites, "layout": o.layout,
         }  # fmt: skip
         return _opened, (self._source, self._session_options, self.providers, self.provider_options, keywords)
 

@@ -13,11 +13,14 @@ from typing import Any
 
 import numpy as np
 
+from polyconv.models.convolution import ENGINE
 from polyconv.models.segment import Segment
-from polyconv.operators.job import Lies, Plan, lies, packed
+from polyconv.operators.job import Plan
+from polyconv.operators.lying import Lies, lies, packed
+from polyconv.operators.running import conditions
 from polyconv.runtime.arrays import address, may_overlap
 
-__all__ = ["Told", "direct", "lies_so", "name_between", "told_of"]
+__all__ = ["Told", "direct", "lies_so", "name_between", "packed_results", "told_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +62,12 @@ def told_of(index: int, reads: tuple[str, ...], writes: tuple[str, ...], segment
     writes = writes[: len(made)]
     if not all(type(a) is np.ndarray and a.dtype != object for a in (*arrays, *made)):
         return None
-    plan = None if segment.views else segment.plan(arrays)
-    if plan is not None and not all(lies_so(m, lie) for m, lie in zip(made, plan.results, strict=False)):
-        plan = None  # steps after it have plans for what the run made
     looks: tuple[tuple[str, str, int], ...] = ()
     if segment.looks and all(may_overlap(arrays[0], m) for m in made):  # a reshape may be a copy
         looks = tuple((w, reads[0], address(m) - address(arrays[0])) for w, m in zip(writes, made, strict=False))
+    plan = None if segment.views and (looks or not segment.looks) else segment.plan(arrays)
+    if plan is not None and not all(lies_so(m, lie) for m, lie in zip(made, plan.results, strict=False)):
+        plan = None  # steps after it have plans for what the run made
     return Told(index, reads, writes, segment, plan, looks, tuple(lies(m) for m in made), seconds)
 
 
@@ -116,3 +119,26 @@ def _writing(step: Told, name: str, other: str, lie: Lies) -> Told:
 
     writes = (*step.writes[:at], other, *step.writes[at + 1 :])
     return replace(step, writes=writes, plan=replace(step.plan, results=put(step.plan.results)), made=put(step.made))
+
+
+def packed_results(told: Sequence[Told], results: Collection[str], threads: int) -> list[Told]:
+    """The steps, and copies in the order of the model of those results that native work makes in another one."""
+    lies_of = {n: lie for step in told if step.plan for n, lie in zip(step.writes, step.plan.results, strict=False)}
+    inner = {n: f"{n}\0" for n, lie in lies_of.items() if n in results and lie != packed(lie.shape, lie.dtype)}
+    if not inner:
+        return list(told)
+    from polyconv.operators.packing import packed_copy  # here, as few networks need it
+
+    def named(names: Sequence[str]) -> tuple[str, ...]:
+        return tuple(inner.get(name, name) for name in names)
+
+    found = list[Told]()
+    for step in told:
+        looks = tuple((inner.get(n, n), inner.get(source, source), at) for n, source, at in step.looks)
+        found.append(replace(step, reads=named(step.reads), writes=named(step.writes), looks=looks))
+        for name in inner.keys() & set(step.writes):
+            lie = lies_of[name]
+            plan = packed_copy(lie, lie.shape, conditions(threads))
+            segment = Segment(ENGINE, (), lambda arrays: [np.ascontiguousarray(arrays[0])])
+            found.append(Told(step.index, (inner[name],), (name,), segment, plan, (), plan.results, 0.0))
+    return found

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Along", "across", "joined"]
+__all__ = ["Along", "across", "joined", "sorted_by"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,12 @@ def across(shape: Sequence[int], strides: Sequence[int], extents: Sequence[int],
     more = len(extents) - len(shape)
     steps = (0,) * more + tuple(0 if e == 1 else s for e, s in zip(shape, strides, strict=True))
     return Along(offset, steps)
+
+
+def sorted_by(one: Along, extents: Sequence[int], operands: Sequence[Along]) -> tuple[list[int], list[Along]]:
+    """A space whose axes follow each other as those of one operand do in memory: its elements lie together last."""
+    order = sorted(range(len(extents)), key=lambda a: -abs(one.strides[a]))
+    return [extents[a] for a in order], [Along(o.offset, tuple(o.strides[a] for a in order)) for o in operands]
 
 
 def joined(extents: Sequence[int], operands: Sequence[Along]) -> tuple[list[int], list[Along]]:

@@ -16,7 +16,8 @@ from polyconv.dtypes import DTYPES
 from polyconv.errors import ArgumentError
 from polyconv.operators.elementwise import Fragment, dtype_name
 from polyconv.operators.expression import Apply, Expression
-from polyconv.operators.job import MOST_OPERANDS, Array, Conditions, Lies, Plan, Planning, lies
+from polyconv.operators.job import MOST_OPERANDS, Array, Conditions, Plan, Planning
+from polyconv.operators.lying import Lies, lies
 from polyconv.operators.strided import pass_over
 
 __all__ = ["Fused", "Member", "operand_count", "planned"]

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from polyconv.errors import ArgumentError
-from polyconv.operators.job import Array, Conditions, Lies, Operation, Own, Plan, Planning, constant
+from polyconv.operators.job import Array, Conditions, Operation, Own, Plan, Planning, constant
+from polyconv.operators.lying import Lies
 from polyconv.operators.moving import carrier
 
 __all__ = ["gathering"]

@@ -21,8 +21,8 @@ from polyconv.kernels.objects import kernel
 from polyconv.kernels.signature import Address, Int, Signature
 from polyconv.kernels.values import Buffer
 from polyconv.machine.host import profile_in_force
+from polyconv.operators.lying import Array, Lies, channels_last, is_channels_last, lies, packed
 from polyconv.planning.planner import threads_of, waking
-from polyconv.runtime.arrays import place
 from polyconv.runtime.memory import most_bytes, sized
 from polyconv.runtime.threads import step_table
 from polyconv.settings import spelled_bytes
@@ -39,7 +39,6 @@ __all__ = [
     "Job",
     "Joins",
     "Known",
-    "Lies",
     "Operation",
     "Own",
     "Plan",
@@ -48,11 +47,7 @@ __all__ = [
     "Step",
     "address_of",
     "constant",
-    "lies",
-    "packed",
 ]  # fmt: skip
-
-Array = NDArray[Any]
 
 MOST_OPERANDS = 16
 """Operands that a job may have."""
@@ -110,40 +105,6 @@ class Operation:
     inputs: tuple[Known | None, ...]
     outputs: int = 1
     on_gpu: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Lies:
-    """How an array lies: shape, dtype, byte strides, and what ``place`` says of its first element and its bytes.
-
-    Its ``values`` are there where a plan depends on them; see ``Own``.  ``align`` is the largest power of two up to 16
-    that divides the address of the first element, of arrays on a GPU.
-    """
-
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    strides: tuple[int, ...]
-    offset: int
-    size: int
-    values: tuple[Any, ...] | None = None
-    align: int = 16
-
-
-def lies(a: Array) -> Lies:
-    """How an array lies."""
-    where = place(a)
-    return Lies(a.shape, a.dtype, a.strides, where.offset, where.size)
-
-
-def packed(shape: Sequence[int], dtype: Any) -> Lies:
-    """How a new array will lie: in C order, without gaps."""
-    kind = np.dtype(dtype)
-    steps, step = [], kind.itemsize
-    for extent in reversed(shape):
-        steps.append(step)
-        step *= max(1, extent)
-    size = kind.itemsize * math.prod(shape)
-    return Lies(tuple(shape), kind, tuple(reversed(steps)), 0, size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +189,7 @@ class Plan:
     Parameters
     ----------
     results : tuple of Lies
-        What comes out, packed; on a GPU its axes follow each other in memory as those of an input do.
+        What comes out, without gaps: packed, or with channels last; on a GPU in the order of an input's axes.
     between : tuple of Lies
         Arrays that one job writes and another reads.
     constants : tuple of array
@@ -295,7 +256,7 @@ class Planning:
         return len(self._lies) - 1
 
     def result(self, shape: Sequence[int], dtype: Any, *, alike: bool = True) -> int:
-        """The next thing that comes out; on a GPU in the order of an input's axes, if it is to be ``alike``.
+        """The next thing that comes out; if it is to be ``alike``, in the order of axes that an input has in memory.
 
         Raises
         ------
@@ -315,10 +276,14 @@ class Planning:
     def _new_lie(self, shape: Sequence[int], dtype: Any, *, alike: bool) -> Lies:
         """How a new array will lie."""
         lie = packed(shape, dtype)
-        given = (x for x, kind in zip(self._lies, self._kinds, strict=True) if kind == "input")
-        like = next((x for x in given if len(x.shape) == len(shape)), None)
-        if like is None or not (self.c.on_gpu and alike):
+        inputs = (x for x, kind in zip(self._lies, self._kinds, strict=True) if kind == "input")
+        given = [x for x in inputs if len(x.shape) == len(shape)]
+        if not given or not alike:
             return lie
+        if not self.c.on_gpu:
+            largest = max(given, key=lambda x: math.prod(x.shape))
+            return channels_last(shape, dtype) if is_channels_last(largest) else lie
+        like = given[0]
         from polyconv.operators.on_gpu.launching import in_order  # here, as on a CPU no kernel of a GPU is needed
 
         return replace(lie, strides=in_order(shape, like.strides, lie.dtype.itemsize))

@@ -16,20 +16,8 @@ import numpy as np
 from polyconv.errors import ArgumentError
 from polyconv.operators.along import Along
 from polyconv.operators.expression import Apply, Expression
-from polyconv.operators.job import (
-    MOST_OPERANDS,
-    Conditions,
-    Job,
-    Joins,
-    Lies,
-    Operation,
-    Own,
-    Plan,
-    Planning,
-    Step,
-    constant,
-    packed,
-)
+from polyconv.operators.job import MOST_OPERANDS, Conditions, Job, Joins, Operation, Own, Plan, Planning, Step, constant
+from polyconv.operators.lying import Lies, channels_last, in_memory, packed
 from polyconv.operators.numbers import COMES_WITH_THE_RUN, with_numbers
 from polyconv.operators.strided import cycles, passed, swept
 from polyconv.operators.turning import turned_step
@@ -37,7 +25,7 @@ from polyconv.operators.turning import turned_step
 if TYPE_CHECKING:
     from polyconv.operators.on_gpu.launching import Launching
 
-__all__ = ["as_packed", "carrier", "copied", "copy_of", "moving", "with_rows"]
+__all__ = ["as_packed", "carrier", "copied", "copy_of", "moving", "with_rows", "without_gaps"]
 
 
 def moving(operation: Operation) -> Own | str:
@@ -93,6 +81,17 @@ def as_packed(planning: Planning, number: int) -> int:
     if _is_packed(lie):
         return number
     made = planning.between(lie.shape, lie.dtype, alike=False)
+    copied(planning, number, made, lie.shape, Along(lie.offset, lie.strides), Along(0, planning.lie(made).strides))
+    return made
+
+
+def without_gaps(planning: Planning, number: int) -> int:
+    """The array, or a copy of one with channels last that has gaps between its pixels."""
+    lie = planning.lie(number)
+    seen = in_memory(lie)
+    if seen.strides == packed(seen.shape, seen.dtype).strides:
+        return number
+    made = planning.between(lie.shape, lie.dtype)
     copied(planning, number, made, lie.shape, Along(lie.offset, lie.strides), Along(0, planning.lie(made).strides))
     return made
 
@@ -179,8 +178,16 @@ def _joined(planning: Planning, parts: Sequence[int], axis: int, places: Collect
             ]
 
         planning.job(steps, [*(part for part, _, _, _ in some), y], work, kernels=kernels)
-    is_run = math.prod(shape[:at]) == 1 and all(_is_packed(planning.lie(part)) for part in parts)
+    before = math.prod(e for e, s in zip(shape, strides, strict=True) if s > strides[at])
+    is_run = before == 1 and all(_lies_within(planning.lie(part), strides) for part in parts)
     return tuple(begins) if is_run else None
+
+
+def _lies_within(part: Lies, strides: Sequence[int]) -> bool:
+    """Whether an array lies without gaps as it would within a whole of such strides, one behind another there."""
+    whole = len(part.shape) > 2 and strides[1] == part.dtype.itemsize
+    wanted = (channels_last if whole else packed)(part.shape, part.dtype).strides
+    return all(e == 1 or s == w for e, s, w in zip(part.shape, part.strides, wanted, strict=True))
 
 
 def _transposed(operation: Operation) -> Own | str:

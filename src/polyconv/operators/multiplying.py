@@ -14,7 +14,8 @@ from polyconv.dtypes import DTYPES
 from polyconv.errors import ArgumentError
 from polyconv.operators.along import Along, across, joined
 from polyconv.operators.elementwise import dtype_name, untaken
-from polyconv.operators.job import Conditions, Lies, Operation, Own, Plan, Planning, constant
+from polyconv.operators.job import Conditions, Operation, Own, Plan, Planning, constant
+from polyconv.operators.lying import Lies
 from polyconv.operators.moving import copy_of
 from polyconv.operators.strided import pass_over
 

@@ -16,8 +16,9 @@ from polyconv.dtypes import DTYPES
 from polyconv.errors import ArgumentError
 from polyconv.operators.along import Along, joined
 from polyconv.operators.elementwise import dtype_name, untaken
-from polyconv.operators.job import Conditions, Lies, Operation, Own, Plan, Planning, constant
+from polyconv.operators.job import Conditions, Operation, Own, Plan, Planning, constant
 from polyconv.operators.lines import LinesSpec, Place, Space, line_step
+from polyconv.operators.lying import Lies
 from polyconv.operators.moving import as_packed
 
 __all__ = ["normalisation"]
@@ -137,7 +138,9 @@ def _plan(planning: Planning, way: _Way, dtype: str, rank: int, operands: Sequen
     lie = planning.lie(operands[0])
     if len(lie.shape) != rank:
         raise ArgumentError(f"the input of shape {lie.shape} does not have the {rank} axes that the model says")
-    y = planning.result(lie.shape, lie.dtype)
+    x = operands[0]
+    fits = not way.groups and _laid(way, lie, lie) is not None
+    y = planning.result(lie.shape, lie.dtype, alike=planning.c.on_gpu or fits)
     repeat, pieces = _pieces(way, lie.shape)
     for number in operands[1:]:
         wanted = math.prod(lie.shape[a] for a in way.axes) if way.scaled == "element" else repeat * pieces
@@ -151,11 +154,10 @@ def _plan(planning: Planning, way: _Way, dtype: str, rank: int, operands: Sequen
     if planning.c.on_gpu:
         _on_gpu(planning, way, dtype, [operands[0], y, *operands[1:]], (repeat, pieces))
         return
-    x = operands[0] if not way.groups else as_packed(planning, operands[0])
-    found = _laid(planning, way, x, y)
+    found = None if way.groups else _laid(way, lie, planning.lie(y))
     if found is None:
         x = as_packed(planning, x)
-        found = _laid(planning, way, x, y)
+        found = _laid(way, planning.lie(x), planning.lie(y))
     assert found is not None
     space, of_x, of_y, along = found
     scales = _scales(planning, operands[1:])
@@ -220,9 +222,9 @@ def _pieces(way: _Way, shape: Sequence[int]) -> tuple[int, int]:
     return way.groups, channels // way.groups
 
 
-def _laid(planning: Planning, way: _Way, x: int, y: int) -> tuple[Space, Place, Place, bool] | None:
+def _laid(way: _Way, x: Lies, y: Lies) -> tuple[Space, Place, Place, bool] | None:
     """The space of lines, where they lie, and whether vectors run along them; None where neither way does."""
-    lies = planning.lie(x), planning.lie(y)
+    lies = x, y
     shape, size = lies[0].shape, lies[0].dtype.itemsize
     lines = [Along(lie.offset, tuple(lie.strides[a] for a in way.axes)) for lie in lies]
     others = [a for a in range(len(shape)) if a not in way.axes]
@@ -240,7 +242,7 @@ def _laid(planning: Planning, way: _Way, x: int, y: int) -> tuple[Space, Place, 
     steps = [line.strides[0] for line in lines]
     along, width = steps == [size, size] or length == [1], 1
     if not along:
-        if any(a.strides[-1] != size for a in around):
+        if way.scaled == "part" or any(a.strides[-1] != size for a in around):
             return None
         width, extents = extents[-1], extents[:-1]
         around = [Along(a.offset, a.strides[:-1]) for a in around]

@@ -11,7 +11,8 @@ from dataclasses import replace
 import numpy as np
 
 from polyconv.errors import ArgumentError
-from polyconv.operators.job import Conditions, Known, Lies, Operation, Own, Plan
+from polyconv.operators.job import Conditions, Known, Operation, Own, Plan
+from polyconv.operators.lying import Lies
 
 __all__ = ["COMES_WITH_THE_RUN", "MOST_NUMBERS", "with_numbers"]
 

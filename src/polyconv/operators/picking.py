@@ -16,7 +16,8 @@ from polyconv.dtypes import DTYPES
 from polyconv.operators.along import Along, joined
 from polyconv.operators.elementwise import dtype_name
 from polyconv.operators.job import Planning
-from polyconv.operators.moving import as_packed, carrier, copy_of
+from polyconv.operators.lying import in_memory, is_channels_last
+from polyconv.operators.moving import as_packed, carrier, copy_of, without_gaps
 from polyconv.operators.sampling import Sampling, sampling_step, window_of, workspace_of
 from polyconv.operators.strided import pass_over
 from polyconv.operators.taps import Taps, whole
@@ -51,12 +52,14 @@ def sampled(planning: Planning, x: int, y: int, axes: Sequence[Taps], filling: f
     if planning.c.on_gpu:
         planning.launch(lambda: [_on_gpu(planning, x, y, axes, filling)])
         return
+    if is_channels_last(lie):  # so does the result; axes are taken in the order of memory from here on
+        axes, x = [*axes[:1], *axes[2:], axes[1]], without_gaps(planning, x)
     changed = _changed(axes)
     while len(changed) > 1 and changed[-1] + (changed[-1] < len(axes) - 1) - changed[0] >= _MOST_AXES:
         last = changed.pop()
-        extents = planning.lie(x).shape
+        extents = in_memory(planning.lie(x)).shape
         alone = [axis if a == last else whole(extents[a]) for a, axis in enumerate(axes)]
-        between = planning.between([axis.outputs for axis in alone], lie.dtype)
+        between = planning.between([axis.outputs for axis in alone], lie.dtype, alike=False)
         _add(planning, x, between, alone, filling)
         axes = [whole(axis.outputs) if a == last else axis for a, axis in enumerate(axes)]
         x = between  # axis by axis is the same, and nobody needs this to be fast
@@ -143,7 +146,7 @@ _Laid = tuple[tuple[int, int], list[int], list[Taps]]
 
 def _laid(planning: Planning, x: int, axes: Sequence[Taps]) -> _Laid | None:
     """Extents of planes, strides and four axes with taps; None where an array must be packed for it."""
-    lie = planning.lie(x)
+    lie = in_memory(planning.lie(x))
     changed = _changed(axes)
     first, last = changed[0], changed[-1]
     size = lie.dtype.itemsize

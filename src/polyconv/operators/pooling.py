@@ -17,7 +17,8 @@ from polyconv.dtypes import DTYPES
 from polyconv.errors import ArgumentError
 from polyconv.operators.along import Along
 from polyconv.operators.elementwise import dtype_name, untaken
-from polyconv.operators.job import Array, Conditions, Lies, Operation, Own, Plan, Planning
+from polyconv.operators.job import Array, Conditions, Operation, Own, Plan, Planning
+from polyconv.operators.lying import Lies, is_channels_last
 from polyconv.operators.moving import with_rows
 from polyconv.operators.windows import Axis, Windows, window_step, workspace_of
 from polyconv.problem.extents import effective_kernel
@@ -87,6 +88,8 @@ def _pool(function: str, attributes: Mapping[str, Any]) -> _Pool | str:
                  bool(attributes.get("count_include_pad", 0)))  # fmt: skip
 
 
+_ALONE = Axis(1, 1, 1, 1, 1, 0)
+"""Stands for an axis that a tensor does not have."""
 _MOST_TAPS, _MOST_REACH = 16, 1 << 12
 
 
@@ -125,16 +128,22 @@ def _planned(pool: _Pool, given: Sequence[Lies], c: Conditions) -> Plan:
     planning = Planning(given, c)
     dtype = dtype_name(given[0].dtype, has_halves=True)
     assert dtype is not None
-    y = planning.result((*shape[:2], *(axis.out for axis, _ in found)), given[0].dtype)
+    y = planning.result((*shape[:2], *(axis.out for axis, _ in found)), given[0].dtype, alike=c.on_gpu or rank < 3)
     if 0 in planning.lie(y).shape:
         return planning.plan()
-    x = 0 if c.on_gpu else with_rows(planning, 0)  # kernels of a GPU read arrays as they lie
+    pixels = rank < 3 and not c.on_gpu and is_channels_last(given[0])
+    x = 0 if c.on_gpu or pixels else with_rows(planning, 0)  # kernels of a GPU read arrays as they lie
     lie = planning.lie(x)
-    axes = [Axis(1, 1, 1, 1, 1, 0)] * (3 - rank) + [axis for axis, _ in found]
-    strides = [*lie.strides[:2], *[0] * (3 - rank), *lie.strides[2:-1]]
-    windows = Windows(pool.function, dtype, pool.taps[-1], pool.strides[-1], pool.dilations[-1], c.target.vector_bytes,
-                      c.target.has_masks, deep=rank == 3)  # fmt: skip
-    divisors = _divisors(pool, found) if pool.function == "Add" else None
+    slid = [axis for axis, _ in found]
+    if pixels:  # a line has the channels of a pixel, and one window each
+        slid.append(Axis(shape[1], shape[1], 1, 1, 1, 0))
+    axes = [_ALONE] * (3 - len(slid)) + slid
+    planes = (shape[0], 1) if pixels else (shape[0], shape[1])
+    strides = [*lie.strides[:2], *[0] * (3 - len(slid)), *lie.strides[2 : len(slid) + 1]]
+    last = axes[-1]
+    windows = Windows(pool.function, dtype, last.taps, last.stride, last.dilation, c.target.vector_bytes,
+                      c.target.has_masks, deep=len(slid) == 3)  # fmt: skip
+    divisors = _divisors(pool, found, shape[1] if pixels else 1) if pool.function == "Add" else None
 
     def kernels() -> list[Launching]:
         from polyconv.operators.on_gpu.teams import summed_in  # here, as on a CPU no kernel of a GPU is needed
@@ -148,9 +157,9 @@ def _planned(pool: _Pool, given: Sequence[Lies], c: Conditions) -> Plan:
         shapes = shape, planning.lie(y).shape
         return [slid(pool.function, dtype, windows.neutral, spans, shapes, of_x, of_y, numbers)]
 
-    work = _cycles(pool, windows, axes[-1], math.prod(planning.lie(y).shape))
+    work = _cycles(axes, windows, math.prod(planning.lie(y).shape))
     planning.job(
-        lambda threads: [window_step(windows, axes, (shape[0], shape[1]), strides, lie.offset, divisors, c, threads)],
+        lambda threads: [window_step(windows, axes, planes, strides, lie.offset, divisors, c, threads)],
         [x, y], work, workspace_of(windows, axes[-1]), kernels=kernels,
     )  # fmt: skip
     return planning.plan()
@@ -160,19 +169,20 @@ _LINE_CYCLES = 35.0
 """Of a line of windows, beside its vectors (Zen 5: 54 cycles a line of 3 x 3 over 27, 42 of 2 x 2 over 14)."""
 
 
-def _cycles(pool: _Pool, windows: Windows, last: Axis, outputs: int) -> float:
+def _cycles(axes: Sequence[Axis], windows: Windows, outputs: int) -> float:
     """About the cycles that so many windows take on one thread."""
+    *outer, last = axes
     held, made = -(-last.inp // windows.lanes), -(-last.out // windows.lanes)
-    line = _LINE_CYCLES + held * math.prod(pool.taps[:-1]) + made * (2 * pool.taps[-1] + 4)
+    line = _LINE_CYCLES + held * math.prod(axis.taps for axis in outer) + made * (2 * last.taps + 4)
     return outputs / last.out * line
 
 
-def _divisors(pool: _Pool, found: Sequence[tuple[Axis, int]]) -> Array:
-    """By what sums are divided, for each combination of outputs of the outer axes and each output of the last."""
+def _divisors(pool: _Pool, found: Sequence[tuple[Axis, int]], channels: int) -> Array:
+    """By what sums are divided, for each combination of outputs, and of channels where lines have these."""
     total = np.ones(1)
     for axis, end in found:
         total = np.multiply.outer(total, np.array(_counts(pool, axis, end), np.float64)).reshape(-1)
-    return total
+    return total.repeat(channels)
 
 
 _PLACES = ("kernel_shape", "strides", "pads", "auto_pad", "ceil_mode", "dilations")

@@ -21,18 +21,8 @@ from polyconv.kernels.values import Buffer
 from polyconv.operators.along import Along
 from polyconv.operators.elementwise import dtype_name, untaken
 from polyconv.operators.functions import FUNCTIONS
-from polyconv.operators.job import (
-    Conditions,
-    Drive,
-    Lies,
-    Operation,
-    Own,
-    Plan,
-    Planning,
-    Step,
-    address_of,
-    constant,
-)
+from polyconv.operators.job import Conditions, Drive, Operation, Own, Plan, Planning, Step, address_of, constant
+from polyconv.operators.lying import Lies, in_memory, is_channels_last, packed
 from polyconv.operators.moving import as_packed
 from polyconv.operators.rows import each_block, read, write
 
@@ -118,11 +108,13 @@ def _planned(spec: _Over, axes: tuple[int, ...], keep: bool, rank: int, given: S
         raise ArgumentError(f"the input of shape {shape} does not have the {rank} axes that the model says")
     planning = Planning(given, c)
     first, last = axes[0], axes[-1]
-    y = planning.result((*shape[:first], *(1,) * (len(axes) * keep), *shape[last + 1 :]), given[0].dtype)
-    outer, length, inner = (math.prod(shape[:first]), math.prod(shape[first : last + 1]), math.prod(shape[last + 1 :]))
-    if not outer * inner:
+    made = (*shape[:first], *(1,) * (len(axes) * keep), *shape[last + 1 :])
+    walked = _as_it_lies(given[0], axes)
+    y = planning.result(made, given[0].dtype, alike=c.on_gpu)
+    if 0 in made:
         return planning.plan()
-    x = 0 if c.on_gpu else as_packed(planning, 0)  # kernels of a GPU read arrays as they lie
+    x = 0 if c.on_gpu or walked else as_packed(planning, 0)  # kernels of a GPU read arrays as they lie
+    outer, length, inner = walked or _cut(shape, axes)
 
     def kernels() -> list[Launching]:
         from polyconv.operators.on_gpu.reducing import reduced  # here, as on a CPU no kernel of a GPU is needed
@@ -135,6 +127,26 @@ def _planned(spec: _Over, axes: tuple[int, ...], keep: bool, rank: int, given: S
 
     _add(planning, spec, x, y, (outer, length, inner), kernels)
     return planning.plan()
+
+
+def _cut(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, int, int]:
+    """A packed array as three axes: what lies before some neighbours, they, and what lies behind them."""
+    first, last = axes[0], axes[-1]
+    return math.prod(shape[:first]), math.prod(shape[first : last + 1]), math.prod(shape[last + 1 :])
+
+
+def _as_it_lies(lie: Lies, axes: Sequence[int]) -> tuple[int, int, int] | None:
+    """The same of an array with channels last and without gaps, whose axes need not be neighbours there.
+
+    What is left lies in the order of the model as well: batch and channels, or batch and pixels.
+    """
+    seen = in_memory(lie)
+    if not is_channels_last(lie) or seen.strides != packed(seen.shape, seen.dtype).strides:
+        return None
+    rank = len(lie.shape)
+    if tuple(axes) == tuple(range(2, rank)):
+        return _cut(seen.shape, range(1, rank - 1))
+    return _cut(seen.shape, (rank - 1,)) if tuple(axes) == (1,) else None
 
 
 def _add(planning: Planning, spec: _Over, x: int, y: int, extents: tuple[int, int, int],

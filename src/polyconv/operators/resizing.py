@@ -17,7 +17,8 @@ import numpy as np
 
 from polyconv.errors import ArgumentError
 from polyconv.operators.elementwise import dtype_name, untaken
-from polyconv.operators.job import Array, Conditions, Lies, Operation, Own, Plan, Planning, constant
+from polyconv.operators.job import Array, Conditions, Operation, Own, Plan, Planning, constant
+from polyconv.operators.lying import Lies
 from polyconv.operators.moving import carrier
 from polyconv.operators.numbers import COMES_WITH_THE_RUN, with_numbers
 from polyconv.operators.picking import sampled

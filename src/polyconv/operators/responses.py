@@ -19,7 +19,8 @@ from polyconv.kernels.convert import LLVM_NAMES
 from polyconv.kernels.language import Mask, Module, Type, Value, vector
 from polyconv.kernels.record import Memory, Record, Word, at_once, filled
 from polyconv.operators.elementwise import dtype_name, untaken
-from polyconv.operators.job import Conditions, Drive, Lies, Operation, Own, Plan, Planning, Step, address_of
+from polyconv.operators.job import Conditions, Drive, Operation, Own, Plan, Planning, Step, address_of
+from polyconv.operators.lying import Lies
 from polyconv.operators.moving import as_packed
 from polyconv.operators.rows import each_block, read, write
 
@@ -65,7 +66,7 @@ def _planned(way: _Way, dtype: str, given: Sequence[Lies], c: Conditions) -> Pla
     shape = given[0].shape
     if len(shape) < 2:
         raise ArgumentError(f"the input of shape {shape} has no channels")
-    y = planning.result(shape, given[0].dtype)
+    y = planning.result(shape, given[0].dtype, alike=False)
     if 0 not in shape:
         x = as_packed(planning, 0)
         lanes = c.target.vector_bytes // given[0].dtype.itemsize

@@ -12,12 +12,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from polyconv.errors import OutOfMemory
 from polyconv.in_force import target_in_force
 from polyconv.kernels.record import words
-from polyconv.operators.job import Array, Conditions, Job, Lies, Plan, Planner, lies
+from polyconv.operators.job import Array, Conditions, Job, Plan, Planner
+from polyconv.operators.lying import Lies, lies, new_array
 from polyconv.operators.numbers import MOST_NUMBERS
 from polyconv.runtime import threads as pool
 from polyconv.runtime.arrays import mark
@@ -166,7 +165,7 @@ def _moving(job: Job, count: int) -> tuple[tuple[int, int], ...]:
 
 def _new(lie: Lies) -> Array:
     try:
-        return mark(np.empty(lie.shape, lie.dtype))
+        return mark(new_array(lie))
     except (MemoryError, ValueError):
         what = sized("a result", lie.shape, lie.dtype)
         raise OutOfMemory(f"{what}, more than the system gives; run smaller inputs") from None

@@ -19,7 +19,7 @@ from polyconv.kernels.record import words
 from polyconv.kernels.signature import Address
 from polyconv.kernels.values import Buffer
 from polyconv.machine.host import profile_in_force
-from polyconv.operators.along import Along, across, joined
+from polyconv.operators.along import Along, across, joined, sorted_by
 from polyconv.operators.expression import Expression, cycles_of, evaluated
 from polyconv.operators.job import Conditions, Drive, Planning, Step, address_of
 
@@ -55,7 +55,7 @@ def swept(expression: Expression, extents: Sequence[int], operands: Sequence[Alo
         Which operands of the job they are; by default all in their order.
     """
     sizes = [DTYPES[expression.dtype(n)].itemsize for n in (*range(len(expression.inputs)), *expression.results)]
-    extents, operands = joined(extents, operands)
+    extents, operands = joined(*sorted_by(operands[-1], extents, operands))
     kinds = "".join(
         "s" if o.strides[-1] == 0 and at < len(expression.inputs) else "v" if o.strides[-1] == size else "g"
         for at, (o, size) in enumerate(zip(operands, sizes, strict=True))

@@ -148,9 +148,10 @@ def _ways(case: Case) -> _Ways:
     transform = _TRANSFORM * s.transforming(case.arith)
     vector_in, vector_out, segment = 3.5, 3.0, 0.0
     if p.layout == "NCHW":
-        vector_in = 7.0 if planes_collide(p, reading=True) else 4.5
+        lines = min(1.0, s.target.vector_bytes / s.profile.numbers["line"])  # of a vector: it is these that collide
+        vector_in = 4.5 + 2.5 * lines * planes_collide(p, reading=True)
         vector_in *= 1.0 if last.stride == 1 else 1.3 if is_apart(p, last, case.lane, "c") else 2.5
-        vector_out = 10.0 if planes_collide(p, reading=False) else 4.0
+        vector_out = 4.0 + 6.0 * lines * planes_collide(p, reading=False)
         segment = 60.0
     return _Ways(
         vectors_in * case.products * transform, case.y.n * case.x.n * transform, vector_in, vector_out, segment,

@@ -17,7 +17,8 @@ from polyconv.gpu.geometry import Lie
 from polyconv.gpu.job import Form, Job
 from polyconv.gpu.kernels.move import Arrange, Axis, Turn
 from polyconv.gpu.placing import MOST_BYTES
-from polyconv.operators.job import Lies, Planning
+from polyconv.operators.job import Planning
+from polyconv.operators.lying import Lies
 from polyconv.operators.on_gpu.launching import Launching
 from polyconv.problem.problem import Problem
 

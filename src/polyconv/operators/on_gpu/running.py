@@ -22,7 +22,8 @@ from polyconv.gpu.driver import driver
 from polyconv.gpu.launches import Launch, Slot, Table
 from polyconv.gpu.work import Work
 from polyconv.in_force import keep_where_settings_say, target_in_force
-from polyconv.operators.job import Array, Conditions, Lies, Plan, Planner
+from polyconv.operators.job import Array, Conditions, Plan, Planner
+from polyconv.operators.lying import Lies
 from polyconv.operators.on_gpu.launching import Launching
 from polyconv.operators.running import values_of
 

@@ -15,7 +15,8 @@ from polyconv.errors import Unsupported
 from polyconv.gpu.arrays import GpuArray, current_stream
 from polyconv.gpu.launches import Launch, launch_once
 from polyconv.operators.along import Along
-from polyconv.operators.job import Array, packed
+from polyconv.operators.job import Array
+from polyconv.operators.lying import packed
 from polyconv.operators.moving import copy_of
 from polyconv.operators.on_gpu.passing import passed
 from polyconv.operators.on_gpu.running import array_of, launch_of, lies_there

@@ -1,0 +1,282 @@
+"""A convolution bound to its constants, which computes as the model has the axes or with channels last.
+
+The one idea: arrays have the axes of the model at either end; with channels last it sees them through a view, and what
+it makes lies so.  It must not know nodes of a file.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+
+from polyconv.dialects.call import Operator
+from polyconv.dialects.computing import QUANTITIES
+from polyconv.dialects.reading import layout_of
+from polyconv.errors import Error
+from polyconv.gpu.work import Work
+from polyconv.lowering.situation import changed
+from polyconv.models.elements import BY_TYPE
+from polyconv.models.graph import Array, Value
+from polyconv.models.layout import Layout
+from polyconv.models.limits import check_bytes
+from polyconv.models.operators import Options
+from polyconv.operators.job import Job, Plan
+from polyconv.operators.lying import channels_last, packed
+from polyconv.planning.planner import take
+from polyconv.problem.problem import Problem
+from polyconv.runtime.arrays import place
+
+__all__ = ["Ways", "turns"]
+
+_IMAGES = frozenset(("x", "residual"))
+"""Roles of inputs that have the order of axes of the layout."""
+_TURNED = frozenset((*_IMAGES, "w", "bias", *QUANTITIES))
+"""Roles of inputs of convolutions that may be computed with channels last."""
+
+
+def turns(operator: Operator) -> bool:
+    """Whether a convolution with channels second may be computed with channels last."""
+    return layout_of(operator) == "NCHW" and _TURNED.issuperset(row.role for row in operator.row.inputs)
+
+
+class Ways:
+    """A convolution in the order of its network, which is decided when it is first made ready.
+
+    Parameters
+    ----------
+    label : str
+        Of the node.
+    operator : Operator
+        As the model has it.
+    constants : dict
+        By position; given away once the order is decided, so that they may be let go.
+    places : sequence of int or None
+        By position, which array of a run an input is.
+    options : Options
+        Of the session.
+    far : bool
+        The weights come from memory at each run.
+    layout : Layout or None
+        Of the network; None where axes stay the model's.
+    """
+
+    def __init__(self, label: str, operator: Operator, constants: dict[int, Array], places: Sequence[int | None],
+                 options: Options, far: bool, layout: Layout | None) -> None:  # fmt: skip
+        self._label, self._operator, self._constants, self._places = label, operator, constants, places
+        self._options, self._far, self.layout = options, far, layout
+        self._lock = threading.Lock()
+        self._ways: dict[bool, _Way] = {}
+        self._way: _Way | None = None
+
+    def _made(self, last: bool) -> _Way:
+        found = self._ways.get(last)
+        if found is None:
+            made = _Way(self._label, self._operator, self._constants, self._places, self._options, self._far, last)
+            found = self._ways.setdefault(last, made)
+        return found
+
+    @property
+    def _chosen(self) -> _Way:
+        if self._way is None:
+            last = self.layout is not None and self.layout.is_last
+            with self._lock:
+                if self._way is None:
+                    self._way = self._made(last)
+                    self._constants, self._ways = {}, {}
+        return self._way
+
+    @property
+    def problem(self) -> str | None:
+        """What ran last."""
+        return None if self._way is None else self._way.problem
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the constants, in all their forms."""
+        return sum(place(a).size for a in self._constants.values()) if self._way is None else self._way.held_bytes
+
+    def run(self, arrays: Sequence[Array]) -> Sequence[Array]:
+        """See ``Segment.run``."""
+        return self._chosen.run(arrays)
+
+    def plan(self, arrays: Sequence[Array]) -> Plan | None:
+        """See ``Segment.plan``."""
+        return self._chosen.plan(arrays)
+
+    def work(self, arrays: Sequence[Any], results: Sequence[Any]) -> Work | None:
+        """See ``Segment.work``."""
+        return self._chosen.work(arrays, results)
+
+    def priced(self, inputs: Sequence[Value | None]) -> tuple[float, float] | None:
+        """See ``layout.Price``; of one image of what is known of the inputs."""
+        return self._made(True).priced(inputs)
+
+
+class _Way:
+    """A convolution bound to its constants, computed as the model has the axes, or with channels last.
+
+    Parameters
+    ----------
+    label : str
+        Of the node.
+    operator : Operator
+        As the model has it.
+    held : dict
+        Constants by position.
+    places : sequence of int or None
+        By position, which array of a run an input is.
+    options : Options
+    far, last : bool
+        Whether weights come from memory, and whether channels are last.
+    """
+
+    def __init__(self, label: str, operator: Operator, held: Mapping[int, Array], places: Sequence[int | None],
+                 options: Options, far: bool, last: bool) -> None:  # fmt: skip
+        self._label, self._operator, self._places, self._options, self._turned = label, operator, places, options, last
+        seen = replace(operator, row=replace(operator.row, layout="NHWC")) if last else operator
+        self._bound = seen.bind(held, far=far, device=options.device)
+        self._images = [at for at, row in enumerate(operator.row.inputs) if row.role in _IMAGES]
+        # shapes and types, problem, direct call, of the run before
+        self._last: tuple[Any, Any, Any] = (None, None, None)
+
+    @property
+    def problem(self) -> str | None:
+        """Of the run before."""
+        return None if self._last[1] is None else str(self._last[1])
+
+    @property
+    def held_bytes(self) -> int:
+        """Of the constants, in all their forms."""
+        return self._bound.packed_bytes
+
+    def run(self, arrays: Sequence[Array]) -> Sequence[Array]:
+        """See ``Segment.run``."""
+        bound, places = self._bound, self._places
+        try:
+            sizes = [(a.shape, a.dtype) for a in arrays]
+            known, problem, direct = self._last  # one tuple, as other threads may run other sizes
+            if direct is not None and sizes == known:
+                layer, x, residual = direct
+                other = None if residual is None else arrays[residual]
+                if not self._turned:
+                    return (layer(arrays[x], residual=other),)
+                return (_planes(layer(_pixels(arrays[x]), residual=None if other is None else _pixels(other))),)
+            given = self._given(arrays)
+            if sizes != known:
+                problem = self._problem_of(arrays, given)
+            result = bound(*given)
+            bound.let_go()
+            found = bound.direct(*given)
+            self._last = sizes, problem, found and (found[0], *(None if at is None else places[at] for at in found[1:]))
+        except Error as error:
+            raise type(error)(f"{self._label}: {error}") from error
+        made = result if isinstance(result, tuple) else (result,)
+        return [_planes(y) for y in made] if self._turned else made
+
+    def plan(self, arrays: Sequence[Array]) -> Plan | None:
+        """See ``Segment.plan``."""
+        given, bound, places = self._given(arrays), self._bound, self._places
+        found = bound.direct(*given)
+        if found is None:
+            return None
+        layer, x, residual = found
+        call = layer.call(given[x], None if residual is None else given[residual])
+        bound.let_go()
+        if call.entry is None:  # Python has to look at each call
+            return None
+        job = Job(
+            call.steps, (places[x], len(arrays), None if residual is None else places[residual], None, None),
+            call.program.workspace, call.plan_threads, call.wake, (call,), strict=call.is_strict,
+        )  # fmt: skip
+        shape, dtype = call.shape, call.dtype
+        made = channels_last((shape[0], shape[-1], *shape[1:-1]), dtype) if self._turned else packed(shape, dtype)
+        return Plan((made,), (job,))
+
+    def work(self, arrays: Sequence[Any], results: Sequence[Any]) -> Work | None:
+        """See ``Segment.work``."""
+        from polyconv.gpu.calling import work_of  # here, as sessions on the CPU need none of a GPU's kernels
+
+        direct = self._last[2]
+        if direct is None:
+            return None
+        layer, x, residual = direct
+        call = layer.call(arrays[x], results[0], None if residual is None else arrays[residual])
+        return work_of(call, len(arrays), x, residual)
+
+    def priced(self, inputs: Sequence[Value | None]) -> tuple[float, float] | None:
+        """Predicted seconds for one image of what is known of the inputs, as the model has the axes and otherwise."""
+        moving = [None if at in self._bound.constants else value for at, value in enumerate(inputs)]
+        known = [None if value is None else _stand_in(value) for value in moving]
+        if any((a is None) != (value is None) for a, value in zip(known, moving, strict=True)):
+            return None
+        with suppress(Error):  # a run will say so
+            given = self._turned_images(known)
+            found = self._bound.direct(*given)
+            if found is not None:
+                layer, x, residual = found
+                one = replace(layer.problem_for(given[x].shape), residual=residual is not None).fused()
+                s = layer.situation(one)
+                every = (changed(s, problem=replace(one, layout=layout)) for layout in ("NCHW", "NHWC"))
+                planes, pixels = (take(each).running() / s.profile.clock for each in every)
+                return planes, pixels
+        return None
+
+    def _given(self, arrays: Sequence[Array]) -> list[Any]:
+        """Inputs by position, as the operator that computes them sees them; constants are None."""
+        return self._turned_images([None if at is None else arrays[at] for at in self._places])
+
+    def _turned_images(self, given: list[Any]) -> list[Any]:
+        for at in self._images if self._turned else ():
+            if at < len(given) and given[at] is not None:
+                given[at] = _pixels(given[at])
+        return given
+
+    def _problem_of(self, arrays: Sequence[Array], given: Sequence[Any]) -> Problem | None:
+        """The convolution that inputs amount to, which memory must hold; errors speak of the axes of the model."""
+        if self._turned:
+            held = self._bound.constants
+            every = [held.get(at) if place is None else arrays[place] for at, place in enumerate(self._places)]
+            shapes, dtypes = ([None if a is None else get(a) for a in every] for get in (np.shape, attrgetter("dtype")))
+            self._operator.infer(*shapes, dtypes=dtypes)
+        problem = self._bound.problem(*given)
+        if problem is not None and self._options.device is None:
+            check_bytes(self._label, [extent or 0 for extent in problem.y_shape], problem.y_dtype.itemsize)
+        return problem
+
+
+_STAND_IN = 48
+"""For a spatial extent that is not known before a run, where only what is faster is asked."""
+
+
+def _stand_in(value: Value) -> Array | None:
+    """An array of one image such as a value will be, without memory; None where its rank or channels are not known."""
+    element, dims = BY_TYPE.get(value.type), value.dims
+    if element is None or dims is None or len(dims) < 3 or not isinstance(dims[1], int):
+        return None
+    shape = 1, dims[1], *(d if isinstance(d, int) else _STAND_IN for d in dims[2:])
+    return np.broadcast_to(np.zeros((), element.numpy), shape)
+
+
+def _pixels(a: Array) -> Array:
+    """An image seen with channels as the last axis."""
+    if _lies_both_ways(a.shape[1], a.shape[2:]) and a.flags.c_contiguous:
+        return a.reshape(a.shape[0], *a.shape[2:], a.shape[1])
+    return a.transpose(0, *range(2, a.ndim), 1)
+
+
+def _planes(a: Array) -> Array:
+    """The same seen with channels second again."""
+    if _lies_both_ways(a.shape[-1], a.shape[1:-1]) and a.flags.c_contiguous:
+        return a.reshape(a.shape[0], a.shape[-1], *a.shape[1:-1])
+    return a.transpose(0, a.ndim - 1, *range(1, a.ndim - 1))
+
+
+def _lies_both_ways(channels: int, extents: Sequence[int]) -> bool:
+    return channels == 1 or math.prod(extents) == 1

@@ -1,0 +1,98 @@
+"""How arrays lie in memory: packed in the order of their axes, with channels last, or otherwise.
+
+Channels are the second axis of an array of three axes or more, whatever the order in memory.  It must not know
+operators.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyconv.runtime.arrays import place
+
+__all__ = ["Array", "Lies", "channels_last", "in_memory", "is_channels_last", "lies", "new_array", "packed"]
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Lies:
+    """How an array lies: shape, dtype, byte strides, and what ``place`` says of its first element and its bytes.
+
+    Its ``values`` are there where a plan depends on them; see ``Own``.  ``align`` is the largest power of two up to 16
+    that divides the address of the first element, of arrays on a GPU.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    strides: tuple[int, ...]
+    offset: int
+    size: int
+    values: tuple[Any, ...] | None = None
+    align: int = 16
+
+
+def lies(a: Array) -> Lies:
+    """How an array lies."""
+    where = place(a)
+    return Lies(a.shape, a.dtype, a.strides, where.offset, where.size)
+
+
+def packed(shape: Sequence[int], dtype: Any) -> Lies:
+    """How a new array will lie: in C order, without gaps."""
+    kind = np.dtype(dtype)
+    steps, step = [], kind.itemsize
+    for extent in reversed(shape):
+        steps.append(step)
+        step *= max(1, extent)
+    size = kind.itemsize * math.prod(shape)
+    return Lies(tuple(shape), kind, tuple(reversed(steps)), 0, size)
+
+
+def is_channels_last(lie: Lies) -> bool:
+    """Whether an array has its channels, the second axis, together in memory, and its pixels behind each other.
+
+    Gaps between pixels are allowed, as a slice of channels has them.  What has one channel or one pixel lies both ways
+    and is none.
+    """
+    shape, strides = lie.shape, lie.strides
+    if len(shape) < 3 or shape[1] < 2 or strides[1] != lie.dtype.itemsize:
+        return False
+    pixels = [step for extent, step in zip(shape[2:], strides[2:], strict=True) if extent > 1]
+    return bool(pixels) and min(pixels) >= shape[1] * strides[1] and pixels == sorted(pixels, reverse=True)
+
+
+def channels_last(shape: Sequence[int], dtype: Any) -> Lies:
+    """How a new array will lie whose channels are together in memory, without gaps."""
+    n, c, *extents = shape
+    lie = packed((n, *extents, c), dtype)
+    if c < 2 or math.prod(extents) < 2:  # it lies both ways
+        return packed(shape, dtype)
+    return replace(lie, shape=tuple(shape), strides=(lie.strides[0], lie.strides[-1], *lie.strides[1:-1]))
+
+
+def new_array(lie: Lies) -> Array:
+    """An array that lies so, with memory of its own.
+
+    Raises
+    ------
+    MemoryError, ValueError
+        If the system does not give it.
+    """
+    if lie.strides == packed(lie.shape, lie.dtype).strides:
+        return np.empty(lie.shape, lie.dtype)
+    return np.ndarray(lie.shape, lie.dtype, np.empty(lie.size, np.uint8), lie.offset, lie.strides)
+
+
+def in_memory(lie: Lies) -> Lies:
+    """An array whose axes are those of another in the order of memory: channels come last if they lie so."""
+    if not is_channels_last(lie):
+        return lie
+    shape, strides = ((*of[:1], *of[2:], of[1]) for of in (lie.shape, lie.strides))
+    return replace(lie, shape=shape, strides=strides)
