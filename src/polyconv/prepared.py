@@ -307,10 +307,10 @@ class Layer:
             choice = find(s, self._chosen(s))
         return choice, changed(s, once=False), lying
 
-    def call(self, x: Array, residual: Array | None) -> Call:
-        """The call for inputs that lie like these and a packed result."""
+    def call(self, x: Array, residual: Array | None, y: Array | None = None) -> Call:
+        """The call for inputs and a result that lie like these; a packed result by default."""
         problem = self._problem(x.shape, residual=residual is not None)
-        return self._call_for(problem, x, operands.result_of(problem, None)[0], residual, None, None)
+        return self._call_for(problem, x, operands.result_of(problem, y)[0], residual, None, None)
 
     def unrun(self, x: Array, y: Array, residual: Array | None, offset: Array | None, mask: Array | None,
               run: Callable[[Step, int, int], object]) -> Program:  # fmt: skip

@@ -231,6 +231,67 @@ def test_errors_speak_of_the_axes_of_the_model() -> None:
         made.run(None, {"x": random(1, 5, 8, 9)})
 
 
+JOINED = {
+    "each layer reads all before it": ([
+        _conv("x", "a"), _node("Relu", "a", "r"), _conv("r", "c", "u"), _node("Concat", "a c", "j", axis=1),
+        _node("Sigmoid", "j", "s"), _conv("s", "d", "u12"), _node("Concat", "j d", "k", axis=1), _conv("k", "y", "u18"),
+    ], {"j", "k"}),
+    "both halves of a value, and what follows from one": ([
+        _conv("x", "a"), _node("Split", "a", "s t", axis=1), _conv("t", "c", "u3"), _node("Add", "t c", "d"),
+        _node("Concat", "s t d", "j", axis=1), _conv("j", "y", "u9"),
+    ], {"j"}),
+    "what a pooling makes is copied": ([
+        _conv("x", "a"), _node("MaxPool", "a", "p", kernel_shape=[3, 3], pads=[1] * 4),
+        _node("Concat", "a p", "j", axis=1), _conv("j", "y", "u12"),
+    ], set()),
+    "one value twice": ([
+        _conv("x", "a"), _conv("a", "c", "u"), _node("Concat", "a c a", "j", axis=1), _conv("j", "y", "u18"),
+    ], set()),
+    "an input and a result": ([
+        _conv("x", "a"), _node("Concat", "x a", "j", axis=1), _conv("j", "y", "u12"), _node("Relu", "a", "z"),
+    ], set()),
+    "a result that is joined": ([
+        _conv("x", "a"), _conv("a", "c", "u"), _node("Concat", "a c", "z", axis=1), _conv("z", "y", "u12"),
+    ], set()),
+    "rows and images from last to first": ([
+        _conv("x", "a"), _conv("a", "c", "u"), _node("Slice", "c from to axes back", "s"),
+        _node("Concat", "a s", "j", axis=1), _conv("j", "y", "u12"),
+    ], set()),
+    "its mean": ([
+        _conv("x", "a"), _conv("a", "c", "u"), _node("Concat", "a c", "j", axis=1), _conv("j", "y", "u12"),
+        _node("GlobalAveragePool", "c", "g"), _node("Softmax", "g", "z", axis=1),
+    ], {"j"}),
+    "in another order of rows too": ([
+        _conv("x", "a"), _conv("a", "c", "u"), _node("Concat", "a c", "j", axis=1),
+        _node("Transpose", "c", "t", perm=[0, 1, 3, 2]), _conv("j", "y", "u12"), _conv("t", "z", "u"),
+    ], {"j"}),
+}  # fmt: skip
+"""Nodes with joins of channels, and those of which nothing is copied where channels are last."""
+
+
+@pytest.mark.parametrize("images", [1, 2])
+@pytest.mark.parametrize("name", JOINED)
+def test_channels_are_joined_in_place(name: str, images: int) -> None:
+    nodes, free = JOINED[name]
+    weights = {"w": random(6, 6, 3, 3, seed=1), "u": random(6, 6, 3, 3, seed=2)}
+    weights |= {f"u{c}": random(3 if c == 3 else 6, c, 3, 3, seed=c) for c in (3, 9, 12, 18)}
+    weights |= {"from": _numbers(-1, -1), "to": _numbers(-99, -99), "axes": _numbers(0, 2), "back": _numbers(-1, -1)}
+    made = {n for node in nodes for n in node.output}
+    read = {n for node in nodes for n in node.input}
+    model = onnx_model(nodes, [info("x", (images, *SHAPE[1:]))], [n for n in ("y", "z") if n in made],
+                       {n: a for n, a in weights.items() if n in read})  # fmt: skip
+    feeds = {"x": random(images, *SHAPE[1:], seed=8)}
+    session = close(model, feeds, layout="channels_last", threads=1)
+    first = session.run(None, feeds)
+    for seed in (8, 9, 8):
+        fed = {"x": random(images, *SHAPE[1:], seed=seed)}
+        want = InferenceSession(model, layout="channels_last", threads=1).run(None, fed)
+        assert [a.tobytes() for a in session.run(None, fed)] == [a.tobytes() for a in want]
+    assert [a.tobytes() for a in first] == [a.tobytes() for a in session.run(None, feeds)]
+    joins = {step.nodes[0]: step.seconds for step in session.steps if step.ops == ("Concat",)}
+    assert {name for name, seconds in joins.items() if seconds == 0.0} == free
+
+
 def _priced(planes: float, pixels: float) -> layouts.Price:
     return lambda: (planes, pixels)
 

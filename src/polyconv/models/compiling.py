@@ -20,7 +20,7 @@ from polyconv.models.convolution import convolution
 from polyconv.models.fold import Views, fold
 from polyconv.models.fuse import TAKES_CONSTANTS, fuse
 from polyconv.models.gpu_replay import GpuReplays
-from polyconv.models.graph import Array, Graph, Node, cut, fixed, live
+from polyconv.models.graph import Array, Graph, Node, Value, cut, fixed, live
 from polyconv.models.kept import KeptPlans
 from polyconv.models.layout import Layout, joining
 from polyconv.models.limits import shorten
@@ -189,10 +189,17 @@ def _make_all(
             facts.note(foretold(group[0], own[group[0]], known, constants))
             reads, segment = own_segment(group[0], own[group[0]], known, constants, making.maker(group[0]))
             _add(making, Step(_of_file(group), reads, group[0].outputs, segment))
-            if (price := joining(group[0], facts.known(group[0].outputs[0]))) is not None:
+            if (price := joining(group[0], _copied(making, reads))) is not None:
                 making.layout.add(price)
         else:
             _make_group(making, group, outputs)
+
+
+def _copied(making: _Making, names: Sequence[str]) -> list[Value]:
+    """Values whose makers leave no gaps between pixels, so that a Concat with channels last has to copy them."""
+    makers = {name: step.segment for step in making.steps for name in step.writes}
+    in_place = {name for name, segment in makers.items() if segment.gaps or segment.looks}
+    return [making.facts.known(name) for name in names if name not in in_place]
 
 
 _MOST_STEPS = 24

@@ -82,7 +82,7 @@ def convolution(
     )
     if options.device is not None:
         return replace(made, device=f"cuda:{options.device}", work=bound.work)
-    return replace(made, plan=bound.plan, ahead=bound.plan)
+    return replace(made, plan=bound.plan, ahead=bound.plan, gaps=True)
 
 
 def foretold_results(node: Node, epilogue: Epilogue, inputs: Sequence[Value | None], constants: Mapping[str, Array],

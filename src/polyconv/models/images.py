@@ -21,7 +21,7 @@ from polyconv.models.graph import Array
 from polyconv.models.segment import Segment
 from polyconv.models.told import Told
 from polyconv.operators.job import Known, Operation, Own
-from polyconv.operators.lying import Lies
+from polyconv.operators.lying import Lies, like
 from polyconv.operators.running import conditions
 from polyconv.operators.table import taken
 
@@ -179,15 +179,10 @@ def _for_few(step: Told, lies: Mapping[str, Lies], images: int, groups: int) -> 
         return replace(step, made=made, segment=_looking(step, images, groups))
     plan = None
     with suppress(Error):  # a constant may be of all images
-        plan = step.segment.plan([_like(_few(lies[name], images)) for name in step.reads])
+        plan = step.segment.plan([like(_few(lies[name], images)) for name in step.reads], ())
     if plan is None or [(lie.shape, lie.dtype) for lie in plan.results] != [(lie.shape, lie.dtype) for lie in made]:
         return None
     return replace(step, plan=plan, made=plan.results, seconds=step.seconds / groups)
-
-
-def _like(lie: Lies) -> Array:
-    """An array that lies so."""
-    return np.ndarray(lie.shape, lie.dtype, np.empty(lie.size, np.uint8), lie.offset, lie.strides)
 
 
 def _renamed(step: Told, number: int) -> Told:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from polyconv.models.told import Told
 
-__all__ = ["Within", "joined"]
+__all__ = ["Within", "joined", "left_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Within:
 
 
 def joined(told: Sequence[Told], sizes: Mapping[str, int], shown: Mapping[str, str], results: Collection[str],
-           first: Collection[str] = ()) -> tuple[list[Told], Within]:  # fmt: skip
+           first: Collection[str] = (), within: Within | None = None) -> tuple[list[Told], Within]:  # fmt: skip
     """Steps that copy no more than what cannot lie in place, and where values lie.
 
     Parameters
@@ -46,19 +46,21 @@ def joined(told: Sequence[Told], sizes: Mapping[str, int], shown: Mapping[str, s
         Values whose memory comes with each run, so that nobody can look beforehand at what lies in them.
     first : collection of str
         Wholes that are put together before others.
+    within : Within, optional
+        What lies in others already.
     """
-    within, found = Within(), list(told)
+    within, found = within or Within(), list(told)
     for step in told:
         within.begins.update((n, (source, at)) for n, source, at in step.looks if shown.get(n, n) != n)
     seen = frozenset(name for step in told if step.plan is None for name in step.reads)
     for at in sorted(range(len(told)), key=lambda at: set(first).isdisjoint(told[at].writes)):
         plan = told[at].plan
-        if plan is None or plan.joins is None:
+        if plan is None or plan.joins is None or plan.joins.in_pixels:
             continue
         (whole,) = told[at].writes
         parts = [(told[at].reads[n], begin) for n, begin in zip(plan.joins.inputs, plan.joins.begins, strict=True)]
         fixed = results if within.place(whole)[0] not in results else {*results, *seen, *_wholes(within)}
-        left = _left(parts, whole, sizes, fixed, within)
+        left = left_of(parts, whole, sizes, fixed, within)
         if len(left) < len(parts):
             found[at] = replace(told[at], plan=replace(plan, jobs=plan.joins.copies(left) if left else ()))
     return found, within
@@ -69,7 +71,7 @@ def _wholes(within: Within) -> set[str]:
     return {whole for whole, _ in within.begins.values()}
 
 
-def _left(parts: Sequence[tuple[str, int]], whole: str, sizes: Mapping[str, int], fixed: Collection[str],
+def left_of(parts: Sequence[tuple[str, int]], whole: str, sizes: Mapping[str, int], fixed: Collection[str],
           within: Within) -> list[int]:  # fmt: skip
     """Which parts of a whole have to be copied; of the others it is told that they lie in it.
 

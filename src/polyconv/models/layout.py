@@ -8,7 +8,7 @@ is planned.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from polyconv.machine.host import profile_in_force
@@ -59,14 +59,18 @@ class Layout:
         return pixels < _WORTH * planes
 
 
-def joining(node: Node, made: Value) -> Price | None:
-    """The price of a Concat along channels, which copies where these are last and else has its parts lie in place."""
-    dims, element = made.dims, BY_TYPE.get(made.type)
-    if node.op != "Concat" or node.domain or dims is None or len(dims) < 3 or element is None:
+def joining(node: Node, copied: Sequence[Value]) -> Price | None:
+    """The price of a Concat along channels, of which with channels last some parts are copied, and else none."""
+    if node.op != "Concat" or node.domain or not copied or any(v.dims is None or len(v.dims) < 3 for v in copied):
         return None
-    if node.attributes.get("axis", 1) not in (1, 1 - len(dims)) or not all(isinstance(d, int) for d in dims[1:]):
+    dims = [v.dims[1:] for v in copied if v.dims is not None]
+    element, rank = BY_TYPE.get(copied[0].type), 1 + len(dims[0])
+    extents = [[d for d in of_one if isinstance(d, int)] for of_one in dims]
+    if element is None or node.attributes.get("axis", 1) not in (1, 1 - rank):
         return None
-    elements, dtype = math.prod(d for d in dims[1:] if isinstance(d, int)), element.numpy
+    if any(len(known) < len(of_one) for known, of_one in zip(extents, dims, strict=True)):
+        return None
+    elements, dtype = sum(math.prod(known) for known in extents), element.numpy
 
     def price() -> tuple[float, float]:
         from polyconv.operators.moving import copy_of  # here, as few networks need it

@@ -186,10 +186,12 @@ class Here:
             with named(label):
                 return look(given(arrays))
 
-        def plan(arrays: Sequence[Array]) -> Plan | None:
+        def plan(arrays: Sequence[Array], into: tuple[Lies, ...]) -> Plan | None:
+            if not looks or into:
+                return None
             from polyconv.operators.packing import packing  # here, as few networks need it
 
-            return packing(arrays[0], lambda array: look(given([array])), conditions(self.threads)) if looks else None
+            return packing(arrays[0], lambda array: look(given([array])), conditions(self.threads))
 
         return Segment(ENGINE, outputs, run, views=True, looks=looks, plan=plan)
 
@@ -202,7 +204,7 @@ def fused_segment(nodes: Sequence[Node], fragments: Mapping[Node, Fragment], res
     planner: Planner = lambda given, c: planned(fused, given, c)  # noqa: E731 - a name for its type
     outputs = _outputs(results, [dtypes[name] for name in results], _lies_of(planner, [known(name) for name in inputs]))
     label = nodes[0].label if len(nodes) == 1 else f"{nodes[0].label} and {len(nodes) - 1} nodes after it"
-    return inputs, replace(maker.planned(label, outputs, planner, ()), by_image=True)
+    return inputs, replace(maker.planned(label, outputs, planner, ()), by_image=True, gaps=True)
 
 
 def _result_dtype(fragment: Fragment) -> str:
@@ -217,7 +219,7 @@ def own_segment(node: Node, found: Own | View, known: Lookup, constants: Mapping
         dtypes = [np.dtype(name) for name in found.dtypes]
         outputs = _outputs(node.outputs, dtypes, _lies_of(found.planner, [known(name) for name in reads]))
         segment = maker.planned(node.label, outputs, found.planner, found.numbers)
-        return reads, replace(segment, by_image=by_image(_operation(node, known, constants)))
+        return reads, replace(segment, by_image=by_image(_operation(node, known, constants)), gaps=node.op == "Concat")
     reads = tuple(name for name in node.reads if name not in constants)
     held = [np.asarray(constants[name]) if name in constants else None for name in node.inputs]
     places = [(at, reads.index(name)) for at, name in enumerate(node.inputs) if name in reads]

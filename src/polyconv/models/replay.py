@@ -23,6 +23,7 @@ from polyconv.models.graph import Array
 from polyconv.models.images import by_images
 from polyconv.models.joining import joined
 from polyconv.models.lanes import only_native, rows
+from polyconv.models.pixels import joined_in_pixels
 from polyconv.models.places import LINE, places
 from polyconv.models.steps import Times
 from polyconv.models.told import Told, direct, lies_so, name_between, packed_results
@@ -108,7 +109,9 @@ class Replay:
             self._lies.update(zip(step.writes, step.made, strict=True))
         sources = self._settle(told)
         told = only_native(told, self._moving)
-        told, within = joined(told, {name: lie.size for name, lie in self._lies.items()}, sources, self._moving, wholes)
+        told, between = joined_in_pixels(told, self._lies, sources, self._moving)
+        sizes = {name: lie.size for name, lie in self._lies.items()}
+        told, within = joined(told, sizes, sources, self._moving, wholes, between)
         sources = {name: within.place(source)[0] for name, source in sources.items()}
         self._inside = {n: place for n in within.begins if (place := within.place(n))[0] in self._moving}
         self._kept = [(step.plan, step.segment) for step in told]  # what the words of jobs lie in

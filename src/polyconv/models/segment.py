@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from polyconv.gpu.work import Work
 from polyconv.models.graph import Array, Graph, Node, Value
 from polyconv.operators.job import Plan
+from polyconv.operators.lying import Lies
 
 __all__ = ["Host", "Segment"]
 
@@ -41,7 +42,10 @@ class Segment:
         Whether each image of its results, along the first axis, follows from that image of its inputs alone, if all
         have as many and a plan for fewer images makes fewer.
     plan : callable
-        Native work that does what a run does with arrays that lie so; None where there is none.
+        ``plan(arrays, into)``: native work that does what a run does with arrays that lie so; None where there is none.
+        ``into`` says how results are to lie, and is empty where that is the segment's own matter.
+    gaps : bool
+        Whether results may be asked for that have gaps between pixels.
     ahead : callable
         Makes for arrays that lie so what a run with such would make first: plans, kernels, packed weights.
     held : callable
@@ -62,7 +66,8 @@ class Segment:
     views: bool = False
     looks: bool = False
     by_image: bool = False
-    plan: Callable[[Sequence[Array]], Plan | None] = lambda arrays: None
+    plan: Callable[[Sequence[Array], tuple[Lies, ...]], Plan | None] = lambda arrays, into: None
+    gaps: bool = False
     ahead: Callable[[Sequence[Array]], object] = lambda arrays: None
     held: Callable[[], int] = lambda: 0
     device: str = "cpu"

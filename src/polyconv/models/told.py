@@ -16,7 +16,7 @@ import numpy as np
 from polyconv.models.convolution import ENGINE
 from polyconv.models.segment import Segment
 from polyconv.operators.job import Plan
-from polyconv.operators.lying import Lies, lies, packed
+from polyconv.operators.lying import Lies, lies, like, packed
 from polyconv.operators.running import conditions
 from polyconv.runtime.arrays import address, may_overlap
 
@@ -65,7 +65,7 @@ def told_of(index: int, reads: tuple[str, ...], writes: tuple[str, ...], segment
     looks: tuple[tuple[str, str, int], ...] = ()
     if segment.looks and all(may_overlap(arrays[0], m) for m in made):  # a reshape may be a copy
         looks = tuple((w, reads[0], address(m) - address(arrays[0])) for w, m in zip(writes, made, strict=False))
-    plan = None if segment.views and (looks or not segment.looks) else segment.plan(arrays)
+    plan = None if segment.views and (looks or not segment.looks) else segment.plan(arrays, ())
     if plan is not None and not all(lies_so(m, lie) for m, lie in zip(made, plan.results, strict=False)):
         plan = None  # steps after it have plans for what the run made
     return Told(index, reads, writes, segment, plan, looks, tuple(lies(m) for m in made), seconds)
@@ -132,13 +132,16 @@ def packed_results(told: Sequence[Told], results: Collection[str], threads: int)
     def named(names: Sequence[str]) -> tuple[str, ...]:
         return tuple(inner.get(name, name) for name in names)
 
+    def made_plan(arrays: Sequence[Any], into: tuple[Lies, ...]) -> Plan:
+        return packed_copy(lies(arrays[0]), arrays[0].shape, conditions(threads))
+
     found = list[Told]()
     for step in told:
         looks = tuple((inner.get(n, n), inner.get(source, source), at) for n, source, at in step.looks)
         found.append(replace(step, reads=named(step.reads), writes=named(step.writes), looks=looks))
         for name in inner.keys() & set(step.writes):
             lie = lies_of[name]
-            plan = packed_copy(lie, lie.shape, conditions(threads))
-            segment = Segment(ENGINE, (), lambda arrays: [np.ascontiguousarray(arrays[0])])
+            plan = made_plan([like(lie)], ())
+            segment = Segment(ENGINE, (), lambda arrays: [np.ascontiguousarray(arrays[0])], plan=made_plan)
             found.append(Told(step.index, (inner[name],), (name,), segment, plan, (), plan.results, 0.0))
     return found

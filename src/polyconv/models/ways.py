@@ -28,7 +28,9 @@ from polyconv.models.layout import Layout
 from polyconv.models.limits import check_bytes
 from polyconv.models.operators import Options
 from polyconv.operators.job import Job, Plan
-from polyconv.operators.lying import channels_last, packed
+from polyconv.operators.lying import Lies, channels_last, is_channels_last, lies, like, packed
+from polyconv.operators.packing import pixels_copy
+from polyconv.operators.running import conditions
 from polyconv.planning.planner import take
 from polyconv.problem.problem import Problem
 from polyconv.runtime.arrays import place
@@ -106,9 +108,9 @@ class Ways:
         """See ``Segment.run``."""
         return self._chosen.run(arrays)
 
-    def plan(self, arrays: Sequence[Array]) -> Plan | None:
+    def plan(self, arrays: Sequence[Array], into: tuple[Lies, ...] = ()) -> Plan | None:
         """See ``Segment.plan``."""
-        return self._chosen.plan(arrays)
+        return self._chosen.plan(arrays, into)
 
     def work(self, arrays: Sequence[Any], results: Sequence[Any]) -> Work | None:
         """See ``Segment.work``."""
@@ -142,7 +144,7 @@ class _Way:
         self._label, self._operator, self._places, self._options, self._turned = label, operator, places, options, last
         seen = replace(operator, row=replace(operator.row, layout="NHWC")) if last else operator
         self._bound = seen.bind(held, far=far, device=options.device)
-        self._images = [at for at, row in enumerate(operator.row.inputs) if row.role in _IMAGES]
+        self._images = [(at, row.role) for at, row in enumerate(operator.row.inputs) if row.role in _IMAGES]
         # shapes and types, problem, direct call, of the run before
         self._last: tuple[Any, Any, Any] = (None, None, None)
 
@@ -167,7 +169,7 @@ class _Way:
                 other = None if residual is None else arrays[residual]
                 if not self._turned:
                     return (layer(arrays[x], residual=other),)
-                return (_planes(layer(_pixels(arrays[x]), residual=None if other is None else _pixels(other))),)
+                return (_planes(layer(_gathered(arrays[x]), residual=None if other is None else _pixels(other))),)
             given = self._given(arrays)
             if sizes != known:
                 problem = self._problem_of(arrays, given)
@@ -180,24 +182,32 @@ class _Way:
         made = result if isinstance(result, tuple) else (result,)
         return [_planes(y) for y in made] if self._turned else made
 
-    def plan(self, arrays: Sequence[Array]) -> Plan | None:
+    def plan(self, arrays: Sequence[Array], into: tuple[Lies, ...]) -> Plan | None:
         """See ``Segment.plan``."""
         given, bound, places = self._given(arrays), self._bound, self._places
         found = bound.direct(*given)
         if found is None:
             return None
-        layer, x, residual = found
-        call = layer.call(given[x], None if residual is None else given[residual])
+        layer, at, residual = found
+        y = like(into[0]) if into else None
+        call = layer.call(given[at], None if residual is None else given[residual],
+                          y if y is None or not self._turned else _pixels(y))  # fmt: skip
         bound.let_go()
         if call.entry is None:  # Python has to look at each call
             return None
-        job = Job(
-            call.steps, (places[x], len(arrays), None if residual is None else places[residual], None, None),
-            call.program.workspace, call.plan_threads, call.wake, (call,), strict=call.is_strict,
-        )  # fmt: skip
+        source = lies(arrays[places[at]])  # type: ignore[index]  # x comes with the run
+        copy = pixels_copy(source, conditions(self._options.threads)) if self._turned and _are_planes(source) else None
+        count = len(arrays)
+        reads = places[at] if copy is None else count + 1
+        operands = reads, count, None if residual is None else places[residual], None, None
+        job = Job(call.steps, operands, call.program.workspace, call.plan_threads, call.wake, (call,),
+                  strict=call.is_strict)  # fmt: skip
         shape, dtype = call.shape, call.dtype
         made = channels_last((shape[0], shape[-1], *shape[1:-1]), dtype) if self._turned else packed(shape, dtype)
-        return Plan((made,), (job,))
+        if copy is None:
+            return Plan(into or (made,), (job,))
+        turning = (replace(each, operands=(places[at], count + 1)) for each in copy.jobs)
+        return Plan(into or (made,), (*turning, job), between=copy.results)
 
     def work(self, arrays: Sequence[Any], results: Sequence[Any]) -> Work | None:
         """See ``Segment.work``."""
@@ -233,9 +243,9 @@ class _Way:
         return self._turned_images([None if at is None else arrays[at] for at in self._places])
 
     def _turned_images(self, given: list[Any]) -> list[Any]:
-        for at in self._images if self._turned else ():
+        for at, role in self._images if self._turned else ():
             if at < len(given) and given[at] is not None:
-                given[at] = _pixels(given[at])
+                given[at] = (_gathered if role == "x" else _pixels)(given[at])
         return given
 
     def _problem_of(self, arrays: Sequence[Array], given: Sequence[Any]) -> Problem | None:
@@ -276,6 +286,21 @@ def _planes(a: Array) -> Array:
     if _lies_both_ways(a.shape[-1], a.shape[1:-1]) and a.flags.c_contiguous:
         return a.reshape(a.shape[0], a.shape[-1], *a.shape[1:-1])
     return a.transpose(0, a.ndim - 1, *range(1, a.ndim - 1))
+
+
+_FEW_CHANNELS = 4
+"""Of planes, which algorithms for first layers read as they lie; of more, few read one channel after the other."""
+
+
+def _gathered(a: Array) -> Array:
+    """An image seen with channels as the last axis, where they lie together if they are many: bits may depend on it."""
+    seen = _pixels(a)
+    return np.ascontiguousarray(seen) if _are_planes(lies(a)) else seen
+
+
+def _are_planes(lie: Lies) -> bool:
+    """Whether channels do not lie together, though they are many."""
+    return lie.shape[1] > _FEW_CHANNELS and math.prod(lie.shape[2:]) > 1 and not is_channels_last(lie)
 
 
 def _lies_both_ways(channels: int, extents: Sequence[int]) -> bool:

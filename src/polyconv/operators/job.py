@@ -111,7 +111,8 @@ class Operation:
 class Conditions:
     """Under which plans are made: the target, most threads, and whether accesses are checked.
 
-    With ``dry`` a plan has no jobs: only how results will lie is asked.  ``on_gpu`` asks for kernels of a GPU, of that
+    With ``dry`` a plan has no jobs: only how results will lie is asked.  ``into`` says how they are to lie, where an
+    operator can write them so; without it they have no gaps.  ``on_gpu`` asks for kernels of a GPU, of that
     number, whose products of f32 are as accurate as for a convolution.
     """
 
@@ -119,6 +120,7 @@ class Conditions:
     threads: int
     check: bool
     dry: bool = False
+    into: tuple[Lies, ...] = ()
     on_gpu: bool = False
     device: int = 0
     accuracy: str = "fast"
@@ -172,14 +174,17 @@ class Joins:
     inputs : tuple of int
         Numbers of the plan's inputs, in their order in the result.
     begins : tuple of int
-        The byte of the result at which each begins.
+        The byte of the result at which each begins; of each of its pixels if they are joined ``in_pixels``.
     copies : callable
         ``copies(places)``: the jobs for those of ``inputs`` alone, if the others lie in the result already.
+    in_pixels : bool
+        Whether the inputs are channels that lie side by side in every pixel.
     """
 
     inputs: tuple[int, ...]
     begins: tuple[int, ...]
     copies: Callable[[Collection[int]], tuple[Job, ...]]
+    in_pixels: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +268,8 @@ class Planning:
         OutOfMemory
             If it is larger than what this machine lends one tensor.
         """
-        lie = self._new_lie(shape, dtype, alike=alike)
+        at = self._kinds.count("result")
+        lie = self.c.into[at] if self.c.into else self._new_lie(shape, dtype, alike=alike)
         if lie.size > most_bytes():
             raise OutOfMemory(f"{sized('a result', lie.shape, lie.dtype)}, more than one tensor may have on this "
                               f"machine, {spelled_bytes(most_bytes())}; run smaller inputs")  # fmt: skip

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from polyconv.runtime.arrays import place
 
-__all__ = ["Array", "Lies", "channels_last", "in_memory", "is_channels_last", "lies", "new_array", "packed"]
+__all__ = ["Array", "Lies", "channels_last", "in_memory", "is_channels_last", "lies", "like", "new_array", "packed"]
 
 Array = NDArray[Any]
 
@@ -87,6 +87,11 @@ def new_array(lie: Lies) -> Array:
     """
     if lie.strides == packed(lie.shape, lie.dtype).strides:
         return np.empty(lie.shape, lie.dtype)
+    return like(lie)
+
+
+def like(lie: Lies) -> Array:
+    """An array that lies so, for whoever only looks at how; ``new_array`` without what lies before it."""
     return np.ndarray(lie.shape, lie.dtype, np.empty(lie.size, np.uint8), lie.offset, lie.strides)
 
 

@@ -17,7 +17,7 @@ from polyconv.errors import ArgumentError
 from polyconv.operators.along import Along
 from polyconv.operators.expression import Apply, Expression
 from polyconv.operators.job import MOST_OPERANDS, Conditions, Job, Joins, Operation, Own, Plan, Planning, Step, constant
-from polyconv.operators.lying import Lies, channels_last, in_memory, packed
+from polyconv.operators.lying import Lies, channels_last, in_memory, is_channels_last, packed
 from polyconv.operators.numbers import COMES_WITH_THE_RUN, with_numbers
 from polyconv.operators.strided import cycles, passed, swept
 from polyconv.operators.turning import turned_step
@@ -115,7 +115,7 @@ def _concat(operation: Operation) -> Own | str:
         planning = Planning(given, c)
         numbers = dict(zip(changing, range(len(given)), strict=True))
         parts = [numbers[at] if array is None else planning.constant(array) for at, array in enumerate(held)]
-        begins = _joined(planning, parts, axis)
+        begins, in_pixels = _joined(planning, parts, axis)
         plan = planning.plan()
         if not plan.jobs or begins is None or len(changing) < len(parts):
             return plan
@@ -125,13 +125,13 @@ def _concat(operation: Operation) -> Own | str:
             _joined(again, parts, axis, places)
             return again.plan().jobs
 
-        return replace(plan, joins=Joins(tuple(parts), begins, copies))
+        return replace(plan, joins=Joins(tuple(parts), begins, copies, in_pixels))
 
     return Own(tuple(changing), (dtype,), planned)
 
 
 def _joined(planning: Planning, parts: Sequence[int], axis: int, places: Collection[int] | None = None
-            ) -> tuple[int, ...] | None:  # fmt: skip
+            ) -> tuple[tuple[int, ...] | None, bool]:  # fmt: skip
     """Add the jobs that put arrays behind each other along an axis: each holds as many copies as operands allow.
 
     Parameters
@@ -141,8 +141,9 @@ def _joined(planning: Planning, parts: Sequence[int], axis: int, places: Collect
 
     Returns
     -------
-    tuple of int or None
-        The byte of the result at which each begins, if each is one run of bytes there and where it comes from.
+    tuple of int or None, bool
+        The byte of the result at which each begins, if each is one run of bytes there and where it comes from, or the
+        byte of each pixel and True, if channels are joined where they come last.
     """
     shapes = [planning.lie(part).shape for part in parts]
     rank = len(shapes[0])
@@ -179,8 +180,10 @@ def _joined(planning: Planning, parts: Sequence[int], axis: int, places: Collect
 
         planning.job(steps, [*(part for part, _, _, _ in some), y], work, kernels=kernels)
     before = math.prod(e for e, s in zip(shape, strides, strict=True) if s > strides[at])
+    if at == 1 and not c.on_gpu and is_channels_last(planning.lie(y)):
+        return tuple(begins), True
     is_run = before == 1 and all(_lies_within(planning.lie(part), strides) for part in parts)
-    return tuple(begins) if is_run else None
+    return tuple(begins) if is_run else None, False
 
 
 def _lies_within(part: Lies, strides: Sequence[int]) -> bool:

@@ -1,4 +1,4 @@
-"""Packed copies: of arrays that a view cannot show in another shape, and of results for whoever runs a model.
+"""Copies in another order: of arrays that a view cannot show in another shape, of results, of what convolutions read.
 
 The one idea: a reshape counts elements in the order of the model, so of an array with channels last it is a copy in
 that order.  It must not know graphs.
@@ -7,15 +7,16 @@ that order.  It must not know graphs.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from polyconv.operators.along import Along
-from polyconv.operators.job import Array, Conditions, Plan, Planning
-from polyconv.operators.lying import Lies, lies, packed
+from polyconv.operators.job import Conditions, Plan, Planning
+from polyconv.operators.lying import Array, Lies, channels_last, lies, packed
 from polyconv.operators.moving import copied
 
-__all__ = ["packed_copy", "packing"]
+__all__ = ["packed_copy", "packing", "pixels_copy"]
 
 
 def packed_copy(lie: Lies, shape: Sequence[int], c: Conditions) -> Plan:
@@ -24,6 +25,15 @@ def packed_copy(lie: Lies, shape: Sequence[int], c: Conditions) -> Plan:
     y = planning.result(shape, lie.dtype, alike=False)
     target = Along(0, packed(lie.shape, lie.dtype).strides)
     copied(planning, 0, y, lie.shape, Along(lie.offset, lie.strides), target)
+    return planning.plan()
+
+
+def pixels_copy(lie: Lies, c: Conditions) -> Plan:
+    """The plan of a copy with channels last."""
+    made = channels_last(lie.shape, lie.dtype)
+    planning = Planning([lie], replace(c, into=(made,)))
+    y = planning.result(lie.shape, lie.dtype)
+    copied(planning, 0, y, lie.shape, Along(lie.offset, lie.strides), Along(0, made.strides))
     return planning.plan()
 
 

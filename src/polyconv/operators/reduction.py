@@ -22,8 +22,8 @@ from polyconv.operators.along import Along
 from polyconv.operators.elementwise import dtype_name, untaken
 from polyconv.operators.functions import FUNCTIONS
 from polyconv.operators.job import Conditions, Drive, Operation, Own, Plan, Planning, Step, address_of, constant
-from polyconv.operators.lying import Lies, in_memory, is_channels_last, packed
-from polyconv.operators.moving import as_packed
+from polyconv.operators.lying import Lies, in_memory, is_channels_last
+from polyconv.operators.moving import as_packed, without_gaps
 from polyconv.operators.rows import each_block, read, write
 
 if TYPE_CHECKING:
@@ -113,7 +113,9 @@ def _planned(spec: _Over, axes: tuple[int, ...], keep: bool, rank: int, given: S
     y = planning.result(made, given[0].dtype, alike=c.on_gpu)
     if 0 in made:
         return planning.plan()
-    x = 0 if c.on_gpu or walked else as_packed(planning, 0)  # kernels of a GPU read arrays as they lie
+    x = 0  # kernels of a GPU read arrays as they lie
+    if not c.on_gpu:
+        x = as_packed(planning, 0) if walked is None else without_gaps(planning, 0)
     outer, length, inner = walked or _cut(shape, axes)
 
     def kernels() -> list[Launching]:
@@ -136,14 +138,13 @@ def _cut(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, int, int]:
 
 
 def _as_it_lies(lie: Lies, axes: Sequence[int]) -> tuple[int, int, int] | None:
-    """The same of an array with channels last and without gaps, whose axes need not be neighbours there.
+    """The same of an array with channels last, whose axes need not be neighbours there, and which gets no gaps.
 
     What is left lies in the order of the model as well: batch and channels, or batch and pixels.
     """
-    seen = in_memory(lie)
-    if not is_channels_last(lie) or seen.strides != packed(seen.shape, seen.dtype).strides:
+    if not is_channels_last(lie):
         return None
-    rank = len(lie.shape)
+    seen, rank = in_memory(lie), len(lie.shape)
     if tuple(axes) == tuple(range(2, rank)):
         return _cut(seen.shape, range(1, rank - 1))
     return _cut(seen.shape, (rank - 1,)) if tuple(axes) == (1,) else None

@@ -69,10 +69,16 @@ class Planned:
         self._last = context(), key, bound
         return bound(arrays)
 
-    def plan(self, arrays: Sequence[Array]) -> Plan | None:
-        """The plan for all arrays that lie so; None where values count too, or kernels check their accesses."""
+    def plan(self, arrays: Sequence[Array], into: tuple[Lies, ...] = ()) -> Plan | None:
+        """The plan for all arrays that lie so; None where values count too, or kernels check their accesses.
+
+        ``into`` says how results are to lie, if that is not the operator's own matter.
+        """
         if self._numbers:
             return None
+        if into:
+            here = conditions(self._threads)
+            return None if here.check else self._planner([lies(a) for a in arrays], replace(here, into=into))
         bound = self._found(self._key(arrays), arrays)
         return None if bound.check else bound.plan
 
