@@ -8,6 +8,7 @@ is planned.
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -40,6 +41,7 @@ class Layout:
 
     asked: str
     _prices: list[Price] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
     _found: bool | None = None
 
     def add(self, price: Price) -> None:
@@ -50,7 +52,9 @@ class Layout:
     def is_last(self) -> bool:
         """Whether channels are last."""
         if self._found is None:
-            self._found = self._is_worth_it() if self.asked == "auto" else self.asked == "channels_last"
+            with self._lock:
+                if self._found is None:
+                    self._found = self._is_worth_it() if self.asked == "auto" else self.asked == "channels_last"
         return self._found
 
     def _is_worth_it(self) -> bool:
@@ -60,7 +64,14 @@ class Layout:
 
 
 def joining(node: Node, copied: Sequence[Value]) -> Price | None:
-    """The price of a Concat along channels, of which with channels last some parts are copied, and else none."""
+    """The price of a Concat along channels, some parts of which are copied if channels are last, and else none.
+
+    Parameters
+    ----------
+    node : Node
+    copied : sequence of Value
+        What is known of those parts.
+    """
     if node.op != "Concat" or node.domain or not copied or any(v.dims is None or len(v.dims) < 3 for v in copied):
         return None
     dims = [v.dims[1:] for v in copied if v.dims is not None]

@@ -37,12 +37,12 @@ def joined_in_pixels(told: Sequence[Told], known: Mapping[str, Lies], sources: C
         Values whose memory comes with each run.
     """
     lies = dict(known)
-    joins = {at for at, step in enumerate(told) if step.plan and step.plan.joins and step.plan.joins.in_pixels}
+    joins = [at for at, step in enumerate(told) if step.plan and step.plan.joins and step.plan.joins.in_pixels]
     if not joins:
         return list(told), Within()
     within, left = _placed(told, joins, lies, sources, moving)
-    wholes = {name for at in left for name in told[at].writes}
-    inner = {name for name in within.begins if within.place(name)[0] in {within.place(whole)[0] for whole in wholes}}
+    roots = {within.place(whole)[0] for at in left for whole in told[at].writes}
+    inner = {name for name in within.begins if within.place(name)[0] in roots}
     own = {name for step in told if step.plan is not None for name in step.writes} & inner
     for name in inner:
         lies[name] = _between(lies[name], lies[within.place(name)[0]])
@@ -57,7 +57,7 @@ def joined_in_pixels(told: Sequence[Told], known: Mapping[str, Lies], sources: C
     return found, Within({name: within.begins[name] for name in own})
 
 
-def _placed(told: Sequence[Told], joins: Collection[int], lies: Mapping[str, Lies], sources: Collection[str],
+def _placed(told: Sequence[Told], joins: Sequence[int], lies: Mapping[str, Lies], sources: Collection[str],
             moving: Collection[str]) -> tuple[Within, dict[int, list[int]]]:  # fmt: skip
     """Which values lie within which others, and at which byte of a pixel; of joins the parts that are left to copy."""
     within, left = Within(), dict[int, list[int]]()

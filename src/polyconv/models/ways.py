@@ -226,8 +226,9 @@ class _Way:
         known = [None if value is None else _stand_in(value) for value in moving]
         if any((a is None) != (value is None) for a, value in zip(known, moving, strict=True)):
             return None
+        images = {at for at, _ in self._images} if self._turned else set[int]()
+        given: list[Any] = [_pixels(a) if at in images and a is not None else a for at, a in enumerate(known)]
         with suppress(Error):  # a run will say so
-            given = self._turned_images(known)
             found = self._bound.direct(*given)
             if found is not None:
                 layer, x, residual = found
@@ -240,9 +241,7 @@ class _Way:
 
     def _given(self, arrays: Sequence[Array]) -> list[Any]:
         """Inputs by position, as the operator that computes them sees them; constants are None."""
-        return self._turned_images([None if at is None else arrays[at] for at in self._places])
-
-    def _turned_images(self, given: list[Any]) -> list[Any]:
+        given: list[Any] = [None if at is None else arrays[at] for at in self._places]
         for at, role in self._images if self._turned else ():
             if at < len(given) and given[at] is not None:
                 given[at] = (_gathered if role == "x" else _pixels)(given[at])

@@ -58,8 +58,8 @@ def packed(shape: Sequence[int], dtype: Any) -> Lies:
 def is_channels_last(lie: Lies) -> bool:
     """Whether an array has its channels, the second axis, together in memory, and its pixels behind each other.
 
-    Gaps between pixels are allowed, as a slice of channels has them.  What has one channel or one pixel lies both ways
-    and is none.
+    There may be gaps between pixels, as a slice of channels has them.  An array of one channel or one pixel lies both
+    ways and does not count.
     """
     shape, strides = lie.shape, lie.strides
     if len(shape) < 3 or shape[1] < 2 or strides[1] != lie.dtype.itemsize:
@@ -91,12 +91,12 @@ def new_array(lie: Lies) -> Array:
 
 
 def like(lie: Lies) -> Array:
-    """An array that lies so, for whoever only looks at how; ``new_array`` without what lies before it."""
+    """An array that lies so, which nobody has written: for whoever only looks at how it lies."""
     return np.ndarray(lie.shape, lie.dtype, np.empty(lie.size, np.uint8), lie.offset, lie.strides)
 
 
 def in_memory(lie: Lies) -> Lies:
-    """An array whose axes are those of another in the order of memory: channels come last if they lie so."""
+    """The same array seen with channels as its last axis, if they lie so; any other as it is."""
     if not is_channels_last(lie):
         return lie
     shape, strides = ((*of[:1], *of[2:], of[1]) for of in (lie.shape, lie.strides))

@@ -29,7 +29,7 @@ def packed_copy(lie: Lies, shape: Sequence[int], c: Conditions) -> Plan:
 
 
 def pixels_copy(lie: Lies, c: Conditions) -> Plan:
-    """The plan of a copy with channels last."""
+    """The plan of a copy with channels last, as convolutions read it."""
     made = channels_last(lie.shape, lie.dtype)
     planning = Planning([lie], replace(c, into=(made,)))
     y = planning.result(lie.shape, lie.dtype)
