@@ -190,7 +190,7 @@ def _make_all(
             reads, segment = own_segment(group[0], own[group[0]], known, constants, making.maker(group[0]))
             _add(making, Step(_of_file(group), reads, group[0].outputs, segment))
             if (price := joining(group[0], _copied(making, reads))) is not None:
-                making.layout.add(price)
+                making.layout.others.append(price)
         else:
             _make_group(making, group, outputs)
 

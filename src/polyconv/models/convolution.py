@@ -55,7 +55,7 @@ def convolution(
     far : bool
         The weights come from memory at each run.
     layout : Layout, optional
-        Of the network, which is told what the convolution takes in both; without one the axes stay the model's.
+        Of the network, which is told of the convolution; without one the axes stay the model's.
 
     Returns
     -------
@@ -75,7 +75,7 @@ def convolution(
                  layout if layout is not None and options.device is None and turns(operator) else None)  # fmt: skip
     if bound.layout is not None:
         outputs = tuple(replace(value, channels_last=True) for value in outputs)
-        bound.layout.add(lambda: bound.priced(inputs))
+        bound.layout.convolutions.append(lambda: bound.situation(inputs))
     once = operator.bind(held).once([bool(name) for name in node.inputs])
     made = Segment(
         ENGINE, outputs, bound.run, lambda: bound.problem, once, held=lambda: bound.held_bytes, by_image=True

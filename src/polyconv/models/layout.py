@@ -1,8 +1,7 @@
 """In which order of axes the values of a network lie in memory: as the model has them, or with channels last.
 
 The one idea: convolutions read and write best what lies together, so all of a network has one order, and the prices
-of its convolutions in both say which.  Extents and axes are the model's in either.  It must not know how a convolution
-is planned.
+of its convolutions in both say which.  Extents and axes are the model's in either.  It must not know algorithms.
 """
 
 from __future__ import annotations
@@ -10,17 +9,20 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from polyconv.lowering.situation import Situation, changed
 from polyconv.machine.host import profile_in_force
 from polyconv.models.elements import BY_TYPE
 from polyconv.models.graph import Node, Value
 from polyconv.operators.running import dry
+from polyconv.planning.planner import take
+from polyconv.planning.remembered import remembered
 
 __all__ = ["Layout", "Price", "joining"]
 
-Price = Callable[[], tuple[float, float] | None]
-"""Predicted seconds of a step, as the model has the axes and with channels last; None where that is not known."""
+Price = Callable[[], tuple[float, float]]
+"""Predicted seconds of a step, as the model has the axes and with channels last."""
 
 _WORTH = 0.97
 """Share of the seconds as the model has the axes that channels last may take at most: prices err by as much."""
@@ -37,16 +39,17 @@ class Layout:
     ----------
     asked : str
         A value of the setting ``layout``.
+    convolutions : list of callable
+        What the plans of each depend on with channels last; None where that is not known before a run.
+    others : list of Price
+        Of other steps that count.
     """
 
     asked: str
-    _prices: list[Price] = field(default_factory=list)
+    convolutions: list[Callable[[], Situation | None]] = field(default_factory=list)
+    others: list[Price] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _found: bool | None = None
-
-    def add(self, price: Price) -> None:
-        """Have a step counted."""
-        self._prices.append(price)
 
     @property
     def is_last(self) -> bool:
@@ -58,9 +61,25 @@ class Layout:
         return self._found
 
     def _is_worth_it(self) -> bool:
-        known = [seconds for price in self._prices if (seconds := price()) is not None]
-        planes, pixels = (sum(each) for each in zip(*known, strict=True)) if known else (0.0, 0.0)
+        first = next((s for each in self.convolutions if (s := each()) is not None), None)
+        if first is None:
+            return False
+        network = f"channels last for {len(self.convolutions)} and {len(self.others)}"
+        found: bool = remembered(network, first, lambda _: self._is_cheaper())
+        return found
+
+    def _is_cheaper(self) -> bool:
+        """What prices say of all steps; a process that finds it remembered need not ask them."""
+        prices = [_priced(s) for each in self.convolutions if (s := each()) is not None]
+        planes, pixels = (float(sum(each)) for each in zip(*prices, *(price() for price in self.others), strict=True))
         return pixels < _WORTH * planes
+
+
+def _priced(s: Situation) -> tuple[float, float]:
+    """Predicted seconds of a convolution in both orders."""
+    every = (changed(s, problem=replace(s.problem, layout=layout)) for layout in ("NCHW", "NHWC"))
+    planes, pixels = (take(each).running() / s.profile.clock for each in every)
+    return planes, pixels
 
 
 def joining(node: Node, copied: Sequence[Value]) -> Price | None:

@@ -21,7 +21,7 @@ from polyconv.dialects.computing import QUANTITIES
 from polyconv.dialects.reading import layout_of
 from polyconv.errors import Error
 from polyconv.gpu.work import Work
-from polyconv.lowering.situation import changed
+from polyconv.lowering.situation import Situation
 from polyconv.models.elements import BY_TYPE
 from polyconv.models.graph import Array, Value
 from polyconv.models.layout import Layout
@@ -31,7 +31,6 @@ from polyconv.operators.job import Job, Plan
 from polyconv.operators.lying import Lies, channels_last, is_channels_last, lies, like, packed
 from polyconv.operators.packing import pixels_copy
 from polyconv.operators.running import conditions
-from polyconv.planning.planner import take
 from polyconv.problem.problem import Problem
 from polyconv.runtime.arrays import place
 
@@ -116,9 +115,9 @@ class Ways:
         """See ``Segment.work``."""
         return self._chosen.work(arrays, results)
 
-    def priced(self, inputs: Sequence[Value | None]) -> tuple[float, float] | None:
-        """See ``layout.Price``; of one image of what is known of the inputs."""
-        return self._made(True).priced(inputs)
+    def situation(self, inputs: Sequence[Value | None]) -> Situation | None:
+        """What its plans depend on with channels last; see ``Layout``."""
+        return self._made(True).situation(inputs)
 
 
 class _Way:
@@ -220,8 +219,8 @@ class _Way:
         call = layer.call(arrays[x], results[0], None if residual is None else arrays[residual])
         return work_of(call, len(arrays), x, residual)
 
-    def priced(self, inputs: Sequence[Value | None]) -> tuple[float, float] | None:
-        """Predicted seconds for one image of what is known of the inputs, as the model has the axes and otherwise."""
+    def situation(self, inputs: Sequence[Value | None]) -> Situation | None:
+        """What plans depend on, for one image of what is known of the inputs; None where that is too little."""
         moving = [None if at in self._bound.constants else value for at, value in enumerate(inputs)]
         known = [None if value is None else _stand_in(value) for value in moving]
         if any((a is None) != (value is None) for a, value in zip(known, moving, strict=True)):
@@ -232,11 +231,9 @@ class _Way:
             found = self._bound.direct(*given)
             if found is not None:
                 layer, x, residual = found
-                one = replace(layer.problem_for(given[x].shape), residual=residual is not None).fused()
-                s = layer.situation(one)
-                every = (changed(s, problem=replace(one, layout=layout)) for layout in ("NCHW", "NHWC"))
-                planes, pixels = (take(each).running() / s.profile.clock for each in every)
-                return planes, pixels
+                problem = replace(layer.problem_for(given[x].shape), residual=residual is not None)
+                made: Situation = layer.situation(problem.fused())
+                return made
         return None
 
     def _given(self, arrays: Sequence[Array]) -> list[Any]:
