@@ -79,6 +79,7 @@ def axis_of(x: np.ndarray, axis: int, out: int, scale: float, region: tuple[floa
         where = place(o, inp, out, scale, coordinates, region)
         if coordinates == "tf_crop_and_resize" and not 0 <= where <= inp - 1:
             found[o] = np.float32(a.get("extrapolation_value", 0.0))
+            sizes[o] = np.abs(found[o])  # other axes may interpolate it
             continue
         if mode == "nearest":
             found[o] = rows[min(max(nearest(where, a.get("nearest_mode", ROUNDINGS[0])), 0), inp - 1)]

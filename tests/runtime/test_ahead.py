@@ -14,6 +14,7 @@ from fresh import run
 import polyconv
 from polyconv.models.ahead import Ahead
 from polyconv.models.graph import Value
+from polyconv.models.layout import Layout
 from polyconv.models.segment import Segment
 from polyconv.models.steps import Step
 
@@ -95,7 +96,7 @@ def test_symbols_are_those_of_the_feeds_and_what_is_open_is_left_to_the_run() ->
         "x": Value("x", "tensor(float)", ("n", 3)), "a": Value("a", "tensor(int8)", (2, "n", 5)),
         "b": Value("b", "tensor(float)", ("m",)), "c": Value("c", "tensor(float)", None),
     }  # fmt: skip
-    ahead = Ahead(2)
+    ahead = Ahead(2, Layout("model"))
     steps = [_step(reads, seen) for reads in (("x",), ("a", "x"), ("b",), ("c",), ("unknown",))]
     ahead(steps, values, {"x": np.zeros((7, 3), np.float32)})
     x = ((7, 3), np.dtype(np.float32))
@@ -107,9 +108,10 @@ def test_symbols_are_those_of_the_feeds_and_what_is_open_is_left_to_the_run() ->
 @pytest.mark.parametrize("settings", [{"check": True}, {"rigor": "measure"}])
 def test_what_counts_or_times_kernels_is_not_disturbed(settings: dict[str, object]) -> None:
     seen: list[tuple[object, ...]] = []
+    layout, given = Layout("model"), ({"x": Value("x", "tensor(float)", (1,))}, {"x": np.zeros(1, np.float32)})
     with polyconv.settings(**settings):
-        Ahead(2)([_step(("x",), seen)], {"x": Value("x", "tensor(float)", (1,))}, {"x": np.zeros(1, np.float32)})
-    Ahead(1)([_step(("x",), seen)], {"x": Value("x", "tensor(float)", (1,))}, {"x": np.zeros(1, np.float32)})
+        Ahead(2, layout)([_step(("x",), seen)], *given)
+    Ahead(1, layout)([_step(("x",), seen)], *given)
     assert seen == []
 
 
