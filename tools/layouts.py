@@ -8,16 +8,13 @@ prints a table in Markdown, with what the prices choose.  Run it alone on the ma
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import Any
 
-import numpy as np
-
-from polyconv.models.elements import BY_TYPE
+from polyconv.benchmark.summary import geometric_mean
+from polyconv.cli.feeds import feeds
 from polyconv.models.session import InferenceSession
 
 
@@ -35,35 +32,29 @@ def main(arguments: list[str]) -> int:
         ratios.append(ratio)
         row = path.stem, f"{1e3 * planes:.2f}", f"{1e3 * pixels:.2f}", f"{ratio:.3f}", chosen
         print("| " + " | ".join(row) + " |", flush=True)
-    print(f"| geometric mean | | | {math.exp(sum(map(math.log, ratios)) / len(ratios)):.3f} | |")
+    print(f"| geometric mean | | | {geometric_mean(ratios):.3f} | |")
     return 0
 
 
 def compared(path: Path, threads: int, seconds: float) -> tuple[float, float, float, str]:
     """Medians of both orders, the median of their ratios, and which one a session would take."""
     sessions = [InferenceSession(path, threads=threads, layout=layout) for layout in ("model", "channels_last", "auto")]
-    feeds = {value.name: _random(value) for value in sessions[0].get_inputs()}
+    given = {name: feed.array for name, feed in feeds(sessions[0].get_inputs(), (), {}, 0).items()}
     for session in sessions:
         for _ in range(3):
-            session.run(None, feeds)
+            session.run(None, given)
     problems = [step.problem or "" for step in sessions.pop().steps]
     times: list[list[float]] = [[], []]
     end = perf_counter() + seconds
     while perf_counter() < end or len(times[0]) < 5:
         for session, found in zip(sessions, times, strict=True):
-            session.run(None, feeds)  # which finds its own in the caches then
+            session.run(None, given)  # which finds its own in the caches then
             start = perf_counter()
-            session.run(None, feeds)
+            session.run(None, given)
             found.append(perf_counter() - start)
     ratio = median(a / b for a, b in zip(*times, strict=True))
     chosen = "channels last" if any(" NHWC " in problem for problem in problems) else "model"
     return median(times[0]), median(times[1]), ratio, chosen
-
-
-def _random(value: Any) -> np.ndarray[Any, Any]:
-    """An input; extents that the file leaves open are 1."""
-    shape = [d if isinstance(d, int) else 1 for d in value.shape]
-    return np.random.default_rng(0).standard_normal(shape).astype(BY_TYPE[value.type].numpy)
 
 
 if __name__ == "__main__":

@@ -76,10 +76,10 @@ def convolution(
     if bound.layout is not None:
         outputs = tuple(replace(value, channels_last=True) for value in outputs)
         bound.layout.convolutions.append(lambda: bound.situation(inputs))
-    once = operator.bind(held).once([bool(name) for name in node.inputs])
     made = Segment(
-        ENGINE, outputs, bound.run, lambda: bound.problem, once, held=lambda: bound.held_bytes, by_image=True
-    )
+        ENGINE, outputs, bound.run, lambda: bound.problem, bound.once([bool(name) for name in node.inputs]),
+        held=lambda: bound.held_bytes, by_image=True,
+    )  # fmt: skip
     if options.device is not None:
         return replace(made, device=f"cuda:{options.device}", work=bound.work)
     return replace(made, plan=bound.plan, ahead=bound.plan, gaps=True)

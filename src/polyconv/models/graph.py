@@ -24,6 +24,10 @@ Dims = tuple[int | str | None, ...]
 """Extents: a number, a name, or None where unknown."""
 
 
+STAND_IN = 48
+"""For an extent that is not known before a run, where only a rank is asked, or what is faster."""
+
+
 @dataclass(frozen=True, slots=True)
 class Value:
     """A tensor's name, type and extents, as onnxruntime's ``NodeArg`` presents them.

@@ -6,7 +6,6 @@ of its convolutions in both say which.  Extents and axes are the model's in eith
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,6 +14,7 @@ from polyconv.lowering.situation import Situation, changed
 from polyconv.machine.host import profile_in_force
 from polyconv.models.elements import BY_TYPE
 from polyconv.models.graph import Node, Value
+from polyconv.models.steps import bytes_of
 from polyconv.operators.running import dry
 from polyconv.planning.planner import take
 from polyconv.planning.remembered import remembered
@@ -91,16 +91,15 @@ def joining(node: Node, copied: Sequence[Value]) -> Price | None:
     copied : sequence of Value
         What is known of those parts.
     """
-    if node.op != "Concat" or node.domain or not copied or any(v.dims is None or len(v.dims) < 3 for v in copied):
+    dims = [value.dims for value in copied if value.dims is not None and len(value.dims) > 2]
+    if node.op != "Concat" or node.domain or not dims or len(dims) < len(copied):
         return None
-    dims = [v.dims[1:] for v in copied if v.dims is not None]
-    element, rank = BY_TYPE.get(copied[0].type), 1 + len(dims[0])
-    extents = [[d for d in of_one if isinstance(d, int)] for of_one in dims]
-    if element is None or node.attributes.get("axis", 1) not in (1, 1 - rank):
+    images = [replace(value, dims=(1, *of_one[1:])) for value, of_one in zip(copied, dims, strict=True)]
+    sizes = [size for image in images if (size := bytes_of(image)) is not None]
+    if node.attributes.get("axis", 1) not in (1, 1 - len(dims[0])) or len(sizes) < len(images):
         return None
-    if any(len(known) < len(of_one) for known, of_one in zip(extents, dims, strict=True)):
-        return None
-    elements, dtype = sum(math.prod(known) for known in extents), element.numpy
+    dtype = BY_TYPE[copied[0].type].numpy
+    elements = sum(sizes) // dtype.itemsize
 
     def price() -> tuple[float, float]:
         from polyconv.operators.moving import copy_of  # here, as few networks need it

@@ -18,7 +18,7 @@ from polyconv.dtypes import DTYPES
 from polyconv.errors import Error, ModelError
 from polyconv.models.convolution import ENGINE
 from polyconv.models.elements import BY_TYPE, type_of
-from polyconv.models.graph import Array, Dims, Node, Value
+from polyconv.models.graph import STAND_IN, Array, Dims, Node, Value
 from polyconv.models.limits import shorten
 from polyconv.models.segment import Segment
 from polyconv.operators.elementwise import Fragment
@@ -71,7 +71,7 @@ def foretold(node: Node, found: Taken, known: Lookup, constants: Mapping[str, Ar
     inputs = [known(name) for name in node.inputs]
     is_open = any(value.dims is not None and not _is_known(value.dims) for value in inputs)
     if is_open:
-        inputs = [replace(value, dims=tuple(d if isinstance(d, int) else _STAND_IN for d in value.dims))
+        inputs = [replace(value, dims=tuple(d if isinstance(d, int) else STAND_IN for d in value.dims))
                   if value.dims is not None else value for value in inputs]  # fmt: skip
     by_name = {value.name: value for value in inputs}
     with suppress(Error):
@@ -80,10 +80,6 @@ def foretold(node: Node, found: Taken, known: Lookup, constants: Mapping[str, Ar
             return segment.outputs
         return tuple(replace(v, dims=None if v.dims is None else (None,) * len(v.dims)) for v in segment.outputs)
     return tuple(Value(name) for name in node.outputs)
-
-
-_STAND_IN = 48
-"""For an extent that is not known, where only the rank of what follows is asked."""
 
 
 def _is_known(dims: Dims) -> bool:

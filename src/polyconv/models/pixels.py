@@ -7,7 +7,6 @@ plan, with the same results.  It must not know operators.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -16,7 +15,7 @@ from polyconv.errors import Error
 from polyconv.models.joining import Within, left_of
 from polyconv.models.told import Told
 from polyconv.operators.job import Plan
-from polyconv.operators.lying import Lies, is_channels_last, like
+from polyconv.operators.lying import Lies, channels_last, is_channels_last, lies_like, like
 
 __all__ = ["joined_in_pixels"]
 
@@ -91,7 +90,7 @@ def _placed(told: Sequence[Told], joins: Sequence[int], lies: Mapping[str, Lies]
 
 def _is_dense(lie: Lies) -> bool:
     """Whether an array has channels last and no gaps."""
-    return is_channels_last(lie) and lie.size == lie.dtype.itemsize * math.prod(lie.shape)
+    return is_channels_last(lie) and lies_like(lie, channels_last(lie.shape, lie.dtype))
 
 
 def _is_slice(lie: Lies, source: Lies | None, begin: int) -> bool:

@@ -139,7 +139,7 @@ def packed_results(told: Sequence[Told], results: Collection[str], threads: int)
     for step in told:
         looks = tuple((inner.get(n, n), inner.get(source, source), at) for n, source, at in step.looks)
         found.append(replace(step, reads=named(step.reads), writes=named(step.writes), looks=looks))
-        for name in inner.keys() & set(step.writes):
+        for name in (n for n in step.writes if n in inner):
             lie = lies_of[name]
             plan = made_plan([like(lie)], ())
             segment = Segment(ENGINE, (), lambda arrays: [np.ascontiguousarray(arrays[0])], plan=made_plan)

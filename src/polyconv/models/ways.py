@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache, partial
 from operator import attrgetter
 from typing import Any
 
@@ -23,7 +24,7 @@ from polyconv.errors import Error
 from polyconv.gpu.work import Work
 from polyconv.lowering.situation import Situation
 from polyconv.models.elements import BY_TYPE
-from polyconv.models.graph import Array, Value
+from polyconv.models.graph import STAND_IN, Array, Value
 from polyconv.models.layout import Layout
 from polyconv.models.limits import check_bytes
 from polyconv.models.operators import Options
@@ -32,7 +33,6 @@ from polyconv.operators.lying import Lies, channels_last, is_channels_last, lies
 from polyconv.operators.packing import pixels_copy
 from polyconv.operators.running import conditions
 from polyconv.problem.problem import Problem
-from polyconv.runtime.arrays import place
 
 __all__ = ["Ways", "turns"]
 
@@ -52,36 +52,18 @@ class Ways:
 
     Parameters
     ----------
-    label : str
-        Of the node.
-    operator : Operator
-        As the model has it.
-    constants : dict
-        By position; given away once the order is decided, so that they may be let go.
-    places : sequence of int or None
-        By position, which array of a run an input is.
-    options : Options
-        Of the session.
-    far : bool
-        The weights come from memory at each run.
+    label, operator, constants, places, options, far
+        As for ``_Way``.  Constants are let go once the order is decided; the one that was chosen holds what it needs.
     layout : Layout or None
         Of the network; None where axes stay the model's.
     """
 
-    def __init__(self, label: str, operator: Operator, constants: dict[int, Array], places: Sequence[int | None],
+    def __init__(self, label: str, operator: Operator, constants: Mapping[int, Array], places: Sequence[int | None],
                  options: Options, far: bool, layout: Layout | None) -> None:  # fmt: skip
-        self._label, self._operator, self._constants, self._places = label, operator, constants, places
-        self._options, self._far, self.layout = options, far, layout
+        self.layout = layout
+        self._made: Callable[[bool], _Way] = cache(partial(_Way, label, operator, constants, places, options, far))
         self._lock = threading.Lock()
-        self._ways: dict[bool, _Way] = {}
         self._way: _Way | None = None
-
-    def _made(self, last: bool) -> _Way:
-        found = self._ways.get(last)
-        if found is None:
-            made = _Way(self._label, self._operator, self._constants, self._places, self._options, self._far, last)
-            found = self._ways.setdefault(last, made)
-        return found
 
     @property
     def _chosen(self) -> _Way:
@@ -89,19 +71,23 @@ class Ways:
             last = self.layout is not None and self.layout.is_last
             with self._lock:
                 if self._way is None:
-                    self._way = self._made(last)
-                    self._constants, self._ways = {}, {}
+                    way = self._made(last)
+                    self._way, self._made = way, lambda _: way
         return self._way
+
+    def once(self, present: Sequence[bool]) -> bool:
+        """See ``Bound.once``."""
+        return self._made(False).once(present)
 
     @property
     def problem(self) -> str | None:
         """What ran last."""
-        return None if self._way is None else self._way.problem
+        return self._made(False).problem
 
     @property
     def held_bytes(self) -> int:
         """Bytes of the constants, in all their forms."""
-        return sum(place(a).size for a in self._constants.values()) if self._way is None else self._way.held_bytes
+        return self._made(False).held_bytes
 
     def run(self, arrays: Sequence[Array]) -> Sequence[Array]:
         """See ``Segment.run``."""
@@ -129,8 +115,8 @@ class _Way:
         Of the node.
     operator : Operator
         As the model has it.
-    held : dict
-        Constants by position.
+    constants : mapping
+        By position.
     places : sequence of int or None
         By position, which array of a run an input is.
     options : Options
@@ -138,14 +124,18 @@ class _Way:
         Whether weights come from memory, and whether channels are last.
     """
 
-    def __init__(self, label: str, operator: Operator, held: Mapping[int, Array], places: Sequence[int | None],
+    def __init__(self, label: str, operator: Operator, constants: Mapping[int, Array], places: Sequence[int | None],
                  options: Options, far: bool, last: bool) -> None:  # fmt: skip
         self._label, self._operator, self._places, self._options, self._turned = label, operator, places, options, last
         seen = replace(operator, row=replace(operator.row, layout="NHWC")) if last else operator
-        self._bound = seen.bind(held, far=far, device=options.device)
+        self._bound = seen.bind(constants, far=far, device=options.device)
         self._images = [(at, row.role) for at, row in enumerate(operator.row.inputs) if row.role in _IMAGES]
         # shapes and types, problem, direct call, of the run before
         self._last: tuple[Any, Any, Any] = (None, None, None)
+
+    def once(self, present: Sequence[bool]) -> bool:
+        """See ``Bound.once``."""
+        return self._bound.once(present)
 
     @property
     def problem(self) -> str | None:
@@ -257,16 +247,12 @@ class _Way:
         return problem
 
 
-_STAND_IN = 48
-"""For a spatial extent that is not known before a run, where only what is faster is asked."""
-
-
 def _stand_in(value: Value) -> Array | None:
     """An array of one image such as a value will be, without memory; None where its rank or channels are not known."""
     element, dims = BY_TYPE.get(value.type), value.dims
     if element is None or dims is None or len(dims) < 3 or not isinstance(dims[1], int):
         return None
-    shape = 1, dims[1], *(d if isinstance(d, int) else _STAND_IN for d in dims[2:])
+    shape = 1, dims[1], *(d if isinstance(d, int) else STAND_IN for d in dims[2:])
     return np.broadcast_to(np.zeros((), element.numpy), shape)
 
 

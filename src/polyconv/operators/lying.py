@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from polyconv.runtime.arrays import place
 
-__all__ = ["Array", "Lies", "channels_last", "in_memory", "is_channels_last", "lies", "like", "new_array", "packed"]
+__all__ = ["Array", "Lies", "channels_last", "in_memory", "is_channels_last", "lies", "lies_like", "like", "new_array",
+           "packed"]  # fmt: skip
 
 Array = NDArray[Any]
 
@@ -75,6 +76,11 @@ def channels_last(shape: Sequence[int], dtype: Any) -> Lies:
     if c < 2 or math.prod(extents) < 2:  # it lies both ways
         return packed(shape, dtype)
     return replace(lie, shape=tuple(shape), strides=(lie.strides[0], lie.strides[-1], *lie.strides[1:-1]))
+
+
+def lies_like(lie: Lies, other: Lies) -> bool:
+    """Whether arrays of one shape have the same steps along all axes of more than one element."""
+    return all(e == 1 or s == w for e, s, w in zip(lie.shape, lie.strides, other.strides, strict=True))
 
 
 def new_array(lie: Lies) -> Array:

@@ -17,7 +17,7 @@ from polyconv.errors import ArgumentError
 from polyconv.operators.along import Along
 from polyconv.operators.expression import Apply, Expression
 from polyconv.operators.job import MOST_OPERANDS, Conditions, Job, Joins, Operation, Own, Plan, Planning, Step, constant
-from polyconv.operators.lying import Lies, channels_last, in_memory, is_channels_last, packed
+from polyconv.operators.lying import Lies, channels_last, is_channels_last, lies_like, packed
 from polyconv.operators.numbers import COMES_WITH_THE_RUN, with_numbers
 from polyconv.operators.strided import cycles, passed, swept
 from polyconv.operators.turning import turned_step
@@ -69,29 +69,22 @@ def copied(planning: Planning, x: int, y: int, extents: Sequence[int], source: A
     planning.job(steps, [x, y], work, kernels=lambda: [passed(planning, expression, extents, [source, target], [x, y])])
 
 
-def _is_packed(lie: Lies) -> bool:
-    """Whether the elements of an array lie in C order without gaps."""
-    wanted = packed(lie.shape, lie.dtype).strides
-    return all(e == 1 or s == w for e, s, w in zip(lie.shape, lie.strides, wanted, strict=True))
-
-
 def as_packed(planning: Planning, number: int) -> int:
     """The array, or a packed copy of one that has gaps or another order."""
     lie = planning.lie(number)
-    if _is_packed(lie):
-        return number
-    made = planning.between(lie.shape, lie.dtype, alike=False)
-    copied(planning, number, made, lie.shape, Along(lie.offset, lie.strides), Along(0, planning.lie(made).strides))
-    return made
+    return number if lies_like(lie, packed(lie.shape, lie.dtype)) else _again(planning, number, alike=False)
 
 
 def without_gaps(planning: Planning, number: int) -> int:
-    """The array, or a copy of one with channels last that has gaps between its pixels."""
+    """An array with channels last, or a copy of it if there are gaps between its pixels."""
     lie = planning.lie(number)
-    seen = in_memory(lie)
-    if seen.strides == packed(seen.shape, seen.dtype).strides:
-        return number
-    made = planning.between(lie.shape, lie.dtype)
+    return number if lies_like(lie, channels_last(lie.shape, lie.dtype)) else _again(planning, number, alike=True)
+
+
+def _again(planning: Planning, number: int, *, alike: bool) -> int:
+    """A copy of an array without gaps, packed or in the order of an input's axes; see ``Planning.between``."""
+    lie = planning.lie(number)
+    made = planning.between(lie.shape, lie.dtype, alike=alike)
     copied(planning, number, made, lie.shape, Along(lie.offset, lie.strides), Along(0, planning.lie(made).strides))
     return made
 
@@ -179,18 +172,14 @@ def _joined(planning: Planning, parts: Sequence[int], axis: int, places: Collect
             ]
 
         planning.job(steps, [*(part for part, _, _, _ in some), y], work, kernels=kernels)
-    before = math.prod(e for e, s in zip(shape, strides, strict=True) if s > strides[at])
     if at == 1 and not c.on_gpu and is_channels_last(planning.lie(y)):
         return tuple(begins), True
-    is_run = before == 1 and all(_lies_within(planning.lie(part), strides) for part in parts)
+    before = math.prod(e for e, s in zip(shape, strides, strict=True) if s > strides[at])
+    way = channels_last if rank > 2 and strides[1] == planning.lie(y).dtype.itemsize else packed
+    is_run = before == 1 and all(
+        lies_like(lie, way(lie.shape, lie.dtype)) for lie in (planning.lie(part) for part in parts)
+    )
     return tuple(begins) if is_run else None, False
-
-
-def _lies_within(part: Lies, strides: Sequence[int]) -> bool:
-    """Whether an array lies without gaps as it would within a whole of such strides, one behind another there."""
-    whole = len(part.shape) > 2 and strides[1] == part.dtype.itemsize
-    wanted = (channels_last if whole else packed)(part.shape, part.dtype).strides
-    return all(e == 1 or s == w for e, s, w in zip(part.shape, part.strides, wanted, strict=True))
 
 
 def _transposed(operation: Operation) -> Own | str:
