@@ -87,8 +87,9 @@ class Process:
             process.kill()
 
         watch = threading.Timer(self._seconds, end)
-        watch.start()
+        watch.daemon = True  # an interrupt must not leave the process waiting for it
         try:
+            watch.start()
             send(cast(Any, process.stdin), message)
             succeeded, answer = receive(cast(Any, process.stdout))
         except (EOFError, OSError):

@@ -85,8 +85,9 @@ class Peer:
             _kill(process)
 
         watch = threading.Timer(self.seconds, end)
-        watch.start()
+        watch.daemon = True  # an interrupt must not leave the process waiting for it
         try:
+            watch.start()
             send(process.stdin, (function, arguments))  # type: ignore[arg-type]
             succeeded, answer = receive(process.stdout)  # type: ignore[arg-type]
         except (EOFError, OSError):
