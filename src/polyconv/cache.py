@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import random
 import re
 import stat
 import tempfile
@@ -27,7 +28,11 @@ _LONGEST_WRITE_SECONDS = 3600.0
 _TRIM_BYTES = 16 << 20
 _log = logging.getLogger("polyconv")
 _folder: list[Path | None] = []
-_untrimmed = _TRIM_BYTES  # bytes written since the folder was last looked through; the first write does
+_untrimmed = random.randrange(_TRIM_BYTES)
+"""Bytes written since the folder was last looked through, which takes long where there are many files.
+
+A process begins anywhere, so that many short ones together look through it as often as a long one.
+"""
 _warned: set[str] = set()
 
 
@@ -130,7 +135,7 @@ def write(path: Path, payload: bytes) -> None:
         _warn("write", f"the object cache {path.parent} cannot be written ({error}); nothing is kept on disk")
 
 
-def _own_files(folder: Path) -> Iterator[tuple[float, int, Path]]:
+def _own_files(folder: Path) -> Iterator[tuple[float, int, str]]:
     """(time of change, bytes, path) of the files that this module made; others in the folder are not ours."""
     for entry in os.scandir(folder):
         if not _NAME.fullmatch(entry.name):
@@ -139,17 +144,17 @@ def _own_files(folder: Path) -> Iterator[tuple[float, int, Path]]:
             info = entry.stat(follow_symlinks=False)
         except FileNotFoundError:  # another process trims, too
             continue
-        yield info.st_mtime, info.st_size, Path(entry.path)
+        yield info.st_mtime, info.st_size, entry.path
 
 
 def _trim(folder: Path) -> None:
     """Delete the oldest objects beyond the size cap, and what processes that died left half written."""
-    total = 0
+    total, long_ago = 0, time.time() - _LONGEST_WRITE_SECONDS
     for changed, size, file in sorted(_own_files(folder), reverse=True):
         total += size
-        abandoned = file.suffix == ".part" and time.time() - changed > _LONGEST_WRITE_SECONDS
-        if abandoned or (total > _MOST_BYTES and file.suffix not in _LASTING):
-            file.unlink(missing_ok=True)
+        abandoned = changed < long_ago and file.endswith(".part")
+        if abandoned or (total > _MOST_BYTES and not file.endswith(_LASTING)):
+            Path(file).unlink(missing_ok=True)
 
 
 def clear_cache() -> int:
@@ -157,7 +162,7 @@ def clear_cache() -> int:
     folder = cache_folder()
     if folder is None or not folder.is_dir():
         return 0
-    files = [file for _, _, file in _own_files(folder) if file.suffix not in _LASTING]
+    files = [file for _, _, file in _own_files(folder) if not file.endswith(_LASTING)]
     for file in files:
-        file.unlink(missing_ok=True)
+        Path(file).unlink(missing_ok=True)
     return len(files)

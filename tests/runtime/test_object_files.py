@@ -65,6 +65,17 @@ def test_the_oldest_go_when_there_are_too_many(folder: Path, monkeypatch: pytest
     assert sorted(file.name for file in folder.iterdir()) == sorted([*FOREIGN, *(f"{d * 64}.o" for d in "3a0")])
 
 
+def test_the_folder_is_looked_through_once_for_so_many_bytes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[Path] = []
+    monkeypatch.setattr(cache, "_trim", looked.append)
+    monkeypatch.setattr(cache, "_TRIM_BYTES", 5000)
+    monkeypatch.setattr(cache, "_untrimmed", 0)
+    for number in range(10):  # with a head of 50 bytes each
+        cache.write(folder / f"{number:064x}.o", bytes(1100))
+    assert looked == [folder, folder]
+    assert len(list(folder.glob("*.o"))) == 10
+
+
 class Nothing(Signature):
     """No arguments."""
 

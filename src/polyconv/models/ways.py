@@ -236,15 +236,22 @@ class _Way:
 
     def _problem_of(self, arrays: Sequence[Array], given: Sequence[Any]) -> Problem | None:
         """The convolution that inputs amount to, which memory must hold; errors speak of the axes of the model."""
-        if self._turned:
-            held = self._bound.constants
-            every = [held.get(at) if place is None else arrays[place] for at, place in enumerate(self._places)]
-            shapes, dtypes = ([None if a is None else get(a) for a in every] for get in (np.shape, attrgetter("dtype")))
-            self._operator.infer(*shapes, dtypes=dtypes)
-        problem = self._bound.problem(*given)
+        try:
+            problem = self._bound.problem(*given)
+        except Error:
+            if self._turned:
+                self._refuse(arrays)
+            raise
         if problem is not None and self._options.device is None:
             check_bytes(self._label, [extent or 0 for extent in problem.y_shape], problem.y_dtype.itemsize)
         return problem
+
+    def _refuse(self, arrays: Sequence[Array]) -> None:
+        """Raise what the operator finds wrong with inputs that lie as the model says."""
+        held = self._bound.constants
+        every = [held.get(at) if place is None else arrays[place] for at, place in enumerate(self._places)]
+        shapes, dtypes = ([None if a is None else get(a) for a in every] for get in (np.shape, attrgetter("dtype")))
+        self._operator.infer(*shapes, dtypes=dtypes)
 
 
 def _stand_in(value: Value) -> Array | None:

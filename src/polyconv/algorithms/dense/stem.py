@@ -52,8 +52,9 @@ _STREAMED = ((25 / 32, "l3", 14 / 24), (math.inf, "memory", 7.5 / 10.6))
 _ASKED = 0.6
 """Share of the cycles of inputs from memory: they are asked for early."""
 
-_PLANE_RUN, _MANY_RUN, _RUN = 1.5, 20.0, 6.0
-"""Cycles in which a tile comes to the next run: of a plane, of lines that the hardware does not foresee, of others."""
+_START, _PLANE_RUN, _MANY_RUN, _RUN = 25.0, 1.5, 20.0, 6.0
+"""Cycles in which a tile starts, and in which it comes to the next run: of a plane, of lines that the hardware does not
+foresee, of others."""
 
 _FAR_VECTORS = 2
 """Most vectors of outputs of a tile whose weights leave a first-level cache: tall tiles read them less often."""
@@ -82,12 +83,21 @@ def forms(s: Situation) -> Forms:
 
 
 def at_least(s: Situation) -> float:
-    """Cycles that products and the way out take, whatever the boxes and tiles."""
+    """Cycles that products, the start of tiles and the way out take, whatever the boxes and tiles."""
     p, arith, work = s.problem, arith_of(s), least(s.problem)
-    lane = lanes(s.target, arith)
+    if p.op != "conv":
+        return math.inf
+    lane, tallest = lanes(s.target, arith), max(vectors * pixels for vectors, pixels in run_tiles(s.target).items())
+    starting = _START + (_PLANE_RUN if by_planes(s) else _RUN) * _runs_of_tile(s, *sweeps(p))
     cycles = work.met * (p.c // p.groups) / s.rates(arith).multiply_adds
-    cycles += work.outputs * (1.2 + _leaving(p, lane, _LONGEST_ROW))
+    cycles += work.outputs * (1.2 + starting / tallest + _leaving(p, lane, _LONGEST_ROW))
     return cycles * -(-(p.m // p.groups) // lane) * (p.n or 0) * p.groups
+
+
+def _runs_of_tile(s: Situation, sweep: Sweep) -> int:
+    """Runs of inputs that a tile reads: planes of a row of taps, or taps of a pixel's channels."""
+    of_row = s.problem.c // s.problem.groups if by_planes(s) else max(1, len(runs_of(sweep[-1])))
+    return math.prod(axis.taps for axis in sweep[:-1]) * of_row
 
 
 def _leaving(p: Problem, lane: int, width: int) -> float:
@@ -139,8 +149,7 @@ class StemForm(Form):
         misses = lines_of_row > _STREAMS and lines_of_row * sizes.line_bytes > near
         missed = lines_of_row * sizes.line_bytes / s.profile.stream("l3", _MISSED) if misses else 0.0
         per_run = _PLANE_RUN if planes else _MANY_RUN if lines_of_row > _STREAMS else _RUN
-        of_row = group_in if planes else max(1, len(runs_of(sweep[-1])))
-        of_tile = math.prod(axis.taps for axis in sweep[:-1]) * of_row
+        starting = _START + per_run * _runs_of_tile(s, sweep)
         products, moves, entries = 0.0, 0.0, group_in * math.prod(axis.taps for axis in sweep)
         for vectors, count in ((sizes.blocks.vectors, sizes.blocks.count - 1), (sizes.blocks.last_vectors, 1)):
             tiles = near_equal(sizes.box[-1], run_tiles(s.target)[vectors])
@@ -149,7 +158,7 @@ class StemForm(Form):
             late = streamed_cycles(s, width) * min(1.0, entries * width / caches["l1.bytes"]) * (2 if planes else 1)
             row = sum(c + late + (SHORT_CYCLES if vectors > 1 and c < SHORT_STEP else 0.0) for c in each)
             row = row * group_in * lines_of_row * sweep[-1].taps + 1.2 * sizes.box[-1] * vectors
-            products += rows * count * (row + len(tiles) * (25 + per_run * of_tile) + ROW_CYCLES + missed)
+            products += rows * count * (row + len(tiles) * starting + ROW_CYCLES + missed)
             moves += rows * count * sizes.box[-1] * vectors * _leaving(p, sizes.blocks.lanes, sizes.box[-1])
         weights = p.m * entries * arith_of(s).bytes
         level, share = next((by, of) for most, by, of in _STREAMED if weights <= most * s.profile.cache("l3", 1.0))

@@ -28,7 +28,7 @@ from polyconv.algorithms.depthwise.situations import (
 )
 from polyconv.algorithms.depthwise.slide import slide_words
 from polyconv.algorithms.depthwise.slide_driver import SlideWords
-from polyconv.algorithms.depthwise.slide_plan import Plan, cost_of, order_name, plan_of
+from polyconv.algorithms.depthwise.slide_plan import Plan, cost_of, cycles_of_output, order_name, plan_of
 from polyconv.algorithms.depthwise.taps import list_bytes, list_place, workspace_of
 from polyconv.algorithms.form import Forms
 from polyconv.algorithms.least import least
@@ -94,12 +94,12 @@ def _phase_by_phase(p: Problem) -> Iterator[Sweep]:
 
 
 def at_least(s: Situation) -> float:
-    """Cycles that products and both copies take, whatever the items and the axes along which windows slide."""
+    """Cycles that tiles and both copies take, whatever the items and the axes along which windows slide."""
     p = s.problem
     if not p.m or p.c != p.groups:
         return math.inf
     work, one = least(p), _of_one_vector(s)
-    of_output = work.met / rates_of(one).multiply_adds + work.outputs * _OUT * by_pixels(p)
+    of_output = work.met / rates_of(one).multiply_adds + work.outputs * (cycles_of_output(one) + _OUT * by_pixels(p))
     return (work.brought * _IN + p.m // p.groups * of_output) * -(-p.groups // lane_of(s)) * (p.n or 0)
 
 

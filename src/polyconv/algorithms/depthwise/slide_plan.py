@@ -19,7 +19,7 @@ from polyconv.lowering.situation import Situation
 from polyconv.lowering.sweep import Axis, Sweep, inside, mean_taps
 from polyconv.lowering.traffic import sets_met, ways
 
-__all__ = ["Plan", "cost_of", "order_name", "order_of", "plan_of"]
+__all__ = ["Plan", "cost_of", "cycles_of_output", "order_name", "order_of", "plan_of"]
 
 _MOST = {32: 16, 16: 7}
 _HELD = {32: 26, 16: 14}
@@ -351,6 +351,12 @@ def cost_of(s: Situation, plan: Plan) -> tuple[float, float]:
     each = _START * overlap + (stored + apart + scattered) * rows + met * (entry + edges / max(1, tiles))
     lists = lines * -(-p.m // plan.chunk) * (_LIST + min(3, strips) * met * plan.entries * _ENTRY[plan.lanes])
     return lines * vectors * tiles * each, lists
+
+
+def cycles_of_output(s: Situation) -> float:
+    """Cycles in which tiles begin and store a vector of channels, at least, beside its products."""
+    stored = _STORE - _NARROW_STORE * _narrow(s, s.problem.y_dtype)
+    return (stored + _START / _MOST[s.target.registers]) * (_SHORTER if s.target.vector_bytes < _LINE else 1.0)
 
 
 def _load_cycles(s: Situation, plan: Plan, across: int) -> float:
