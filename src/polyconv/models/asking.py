@@ -116,7 +116,7 @@ def tell_types(facts: Facts, nodes: Iterable[Node]) -> None:
             facts.values[value.name] = replace(value, type=value.type or kind, dims=found)
 
 
-def who_runs(facts: Facts, nodes: Sequence[Node], epilogues: Mapping[Node, Epilogue], results: Sequence[str]
+def who_runs(facts: Facts, nodes: Sequence[Node], epilogues: Mapping[Node, Epilogue], results: Iterable[str]
              ) -> tuple[list[Node], dict[Node, Taken | str]]:  # fmt: skip
     """What runs each node that is no convolution, and the nodes, translated where polyconv runs them.
 

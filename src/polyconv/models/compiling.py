@@ -66,7 +66,7 @@ class _Making:
 
 def compile_graph(
     graph: Graph, overridden: Collection[str], options: Options, host: Host, views: Views,
-    translation: Translation = ONNX,
+    translation: Translation = ONNX, made: Mapping[str, Array] | None = None,
 ) -> Program:  # fmt: skip
     """Make a graph ready to run.
 
@@ -84,6 +84,8 @@ def compile_graph(
         See ``fold``.
     translation : Translation
         Of nodes of its format.
+    made : mapping
+        Of the values that nodes make of constants alone, those that are known already.
 
     Raises
     ------
@@ -110,7 +112,7 @@ def compile_graph(
         if is_convolution(node.op) or node.op in TAKES_CONSTANTS or translation.knows(node)
     )  # fmt: skip
     wanted = sorted(same.intersection({name for node in readers for name in node.reads}.union(graph.results)))
-    folded = fold(graph, steady, wanted, constants, views, host, _threads(options))
+    folded = fold(graph, steady, wanted, {**constants, **(made or {})}, views, host, _threads(options))
     known = {**constants, **folded}
     fused = fuse(moving, graph.results, known, is_spelled_out=options.rewrites == "all")
     values = {value.name: value for value in graph.inputs} | dict(graph.stated)

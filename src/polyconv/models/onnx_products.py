@@ -37,7 +37,7 @@ def product(node: Node, view: View, *, least: int = _LEAST_MACS, types: Sequence
         return None
     rank = len(x.dims)
     extents = [extent for extent in x.dims if isinstance(extent, int)]
-    if not 3 <= rank <= 5 or len(extents) < rank or x.type != type_of(w.dtype) or x.dims[-1] != w.shape[0]:
+    if not 3 <= rank <= 5 or (least and len(extents) < rank) or x.type != type_of(w.dtype) or x.dims[-1] != w.shape[0]:
         return None
     if math.prod(extents) * w.shape[1] < least or x.type not in types:
         return None

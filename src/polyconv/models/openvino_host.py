@@ -46,7 +46,19 @@ def openvino_host(
         raise Unsupported(
             f"{foreign[0].label} would run on OpenVINO, which is not installed: pip install openvino"
         )
-    return _openvino(graph, nodes, inputs, outputs, constants, threads)
+    if all(value.dims is not None and value.type for value in inputs):
+        return _openvino(graph, nodes, inputs, outputs, constants, threads)
+    made: dict[tuple[Value, ...], Segment] = {}
+
+    def run(arrays: Sequence[Array]) -> Sequence[Array]:
+        """OpenVINO takes no inputs of an open rank: what a run brings tells it."""
+        told = zip(inputs, arrays, strict=True)
+        known = tuple(Value(value.name, type_of(a.dtype), (None,) * a.ndim) for value, a in told)
+        if known not in made:
+            made[known] = _openvino(graph, nodes, known, outputs, constants, threads)
+        return made[known].run(arrays)
+
+    return Segment("openvino", tuple(Value(name) for name in outputs), run)
 
 
 def _elementwise(
@@ -94,7 +106,10 @@ def _openvino(
 ) -> Segment:
     import openvino
 
-    text = _submodel(graph, nodes, inputs, outputs, constants)
+    held = {name: array for name, array in constants.items() if name in graph.origin.constants}
+    fed = {name: array for name, array in constants.items() if name not in held}  # which no layer of the file has
+    given = (*inputs, *(Value(name, type_of(array.dtype), array.shape) for name, array in fed.items()))
+    text = _submodel(graph, nodes, given, outputs, held)
     config = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": threads}
     weights = np.ascontiguousarray(graph.origin.weights)
     if not weights.size:
@@ -111,7 +126,7 @@ def _openvino(
     def run(arrays: Sequence[Array]) -> Sequence[Array]:
         try:
             request = compiled.create_infer_request()  # one each: runs may overlap
-            request.infer({at: _tensor(array) for at, array in enumerate(arrays)})
+            request.infer({at: _tensor(array) for at, array in enumerate((*arrays, *fed.values()))})
             found = [request.get_output_tensor(at).data for at in range(len(outputs))]
         except Exception as error:
             raise ModelError(f"{_names(nodes)}: OpenVINO stopped: {shorten(str(error), 1000)}") from error

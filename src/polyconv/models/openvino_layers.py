@@ -15,7 +15,7 @@ import numpy as np
 
 from polyconv.models.elements import BY_OPENVINO
 from polyconv.models.graph import Array, Node
-from polyconv.models.native import Lookup
+from polyconv.models.native import ONNX, Lookup
 from polyconv.models.openvino_layer import NOT_CONSTANT, Layer, strided
 from polyconv.models.operators import OPENVINO
 
@@ -28,13 +28,15 @@ Reader = Callable[[Layer], Node | str]
 
 
 def has_form(node: Node) -> bool:
-    """Whether a layer may mean the same as an operator of ONNX."""
-    return node.domain == OPENVINO and node.op.lower() in _TABLE
+    """Whether a layer may mean the same as an operator of ONNX, or is one already."""
+    return ONNX.knows(node) or (node.domain == OPENVINO and node.op.lower() in _TABLE)
 
 
 def as_onnx(node: Node, known: Lookup, constants: Mapping[str, Array]) -> Node | str:
     """The node of ONNX that means the same as a layer, or why there is none."""
-    read = _TABLE.get(node.op.lower()) if node.domain == OPENVINO and node.origin is not None else None
+    if node.domain != OPENVINO:
+        return node
+    read = _TABLE.get(node.op.lower()) if node.origin is not None else None
     if read is None:
         return f"{node.op} is not computed here"
     if not node.inputs:

@@ -18,7 +18,7 @@ from polyconv.models.beside import FileBytes
 from polyconv.models.compiling import compile_graph
 from polyconv.models.fold import Views, looked_at
 from polyconv.models.foreign import foreign
-from polyconv.models.graph import Graph, Value, live
+from polyconv.models.graph import Array, Graph, Value, live
 from polyconv.models.kept import digest_of
 from polyconv.models.limits import shorten
 from polyconv.models.native import ONNX, Translation
@@ -30,6 +30,7 @@ from polyconv.models.program import Program
 from polyconv.models.rewriting import rewritten
 from polyconv.models.segment import Host
 from polyconv.runtime.memory import collecting_later
+from polyconv.settings import resolve
 
 __all__ = ["Source", "compiled", "host_of", "read_model", "source_of", "with_dimensions"]
 
@@ -134,9 +135,16 @@ def compiled(graph: Graph, overridden: frozenset[str], options: Options) -> Prog
     """Make a graph ready to run; ``overridden`` are the inputs with defaults that runs will feed."""
     host, views, translation = _engines(graph.format)
     if graph.format == "onnx":
-        rules = [rule for rule in RULES if rule.is_exact or options.rewrites == "all"]
-        rules += ON_GPU if options.device is not None else ()
+        opsets = graph.origin.opsets
         constants = {name: array for name, array in graph.constants.items() if name not in overridden}
         known, _ = looked_at(live(graph.nodes, graph.results), constants, views)
-        graph = rewritten(graph, rules, known, graph.origin.opsets)
-    return compile_graph(graph, overridden, options, host, views, translation)
+        made: dict[str, Array] = {}
+    else:
+        from polyconv.models.openvino_graph import as_onnx_graph, opsets
+
+        graph, made = as_onnx_graph(graph, options, host, translation, int(resolve("threads", options.threads)))
+        known = {**graph.constants, **made}
+    rules = [rule for rule in RULES if rule.is_exact or options.rewrites == "all"]
+    rules += ON_GPU if options.device is not None else ()
+    graph = rewritten(graph, rules, known, opsets)
+    return compile_graph(graph, overridden, options, host, views, translation, made)

@@ -133,8 +133,8 @@ def rewritten(graph: Graph, rules: Iterable[Rule], known: Mapping[str, Array], o
     needed -= {name for node in nodes for name in node.writes}
     kept = {name: array for name, array in {**graph.constants, **constants}.items() if name in needed}
     there = {node for each in nodes for node in each.of_file}
-    removed = tuple(node for node in before if node not in there)
-    return replace(graph, nodes=tuple(nodes), constants=kept, removed=removed)
+    removed = tuple(node for each in before for node in each.of_file if node not in there)
+    return replace(graph, nodes=tuple(nodes), constants=kept, removed=(*graph.removed, *removed))
 
 
 def _found(nodes: Sequence[Node], constants: Mapping[str, Array], graph: Graph, by_op: Mapping[str, list[Rule]],

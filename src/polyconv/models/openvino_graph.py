@@ -1,0 +1,175 @@
+"""An IR's graph with ONNX's operators in place of the layers that mean the same, so that rewrites fit both formats.
+
+Layers are asked in running order, each with what is known of those before it.  The one idea: extents that are known
+make shapes numbers, numbers make more extents known, and a product with constant weights is a convolution of 1x1
+windows.  What has no such form stays a layer.  It runs nothing but arithmetic on a few numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from polyconv.errors import Error
+from polyconv.models.asking import Facts, who_runs
+from polyconv.models.elementwise import ELEMENTWISE
+from polyconv.models.fold import fold
+from polyconv.models.graph import Array, Dims, Graph, Node, Value, fixed, live
+from polyconv.models.native import Translation, broadcast_dims
+from polyconv.models.onnx_host import onnx_views
+from polyconv.models.onnx_products import ALL_FLOATS, linear, product
+from polyconv.models.openvino_layer import Layer
+from polyconv.models.operators import Options, is_convolution
+from polyconv.models.rewriting import View
+from polyconv.models.segment import Host
+
+__all__ = ["as_onnx_graph", "opsets"]
+
+opsets: Mapping[str, int] = {"": 13}
+"""Version of the nodes that rewrites make of layers."""
+_MOST_NUMBERS = 64
+"""Of a constant that counts as a few numbers."""
+
+
+def as_onnx_graph(graph: Graph, options: Options, host: Host, translation: Translation, threads: int
+                  ) -> tuple[Graph, dict[str, Array]]:  # fmt: skip
+    """The graph of an IR in terms of ONNX, as far as there are such terms, with all extents that follow.
+
+    Parameters
+    ----------
+    graph : Graph
+        As read from an IR.
+    options : Options
+        Of the session.
+    host : Host
+        Who computes what layers make of constants alone.
+    translation : Translation
+        Of the format.
+    threads : int
+        For the host.
+
+    Returns
+    -------
+    Graph, dict
+        The graph; and values that its nodes read and layers make of constants alone.
+    """
+    nodes, constants = live(graph.nodes, graph.results), dict(graph.constants)
+    same = fixed(nodes, constants, lambda node: is_convolution(node.op))
+    steady = [node for node in nodes if same.issuperset(node.writes)]
+    moving = [node for node in nodes if not same.issuperset(node.writes)]
+    wanted = sorted(same.difference(constants).intersection({name for node in moving for name in node.reads}))
+    folded = fold(graph, steady, wanted, constants, {}, host, threads)
+    values = {value.name: value for value in graph.inputs} | dict(graph.stated)
+    held = constants | folded
+    read = {*graph.results, *(name for node in moving for name in node.reads)}
+    walk = _Walk(Facts(options, held, values, translation), held, frozenset(read), frozenset(graph.results))
+    for node in moving:
+        walk.meet(node)
+    counted = tuple(node for node in moving if walk.made.keys() >= set(node.writes))
+    changed = replace(
+        graph, nodes=(*steady, *walk.nodes), constants=constants | walk.made, stated=values, removed=counted
+    )
+    return changed, folded
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Walk:
+    """The way through a graph.
+
+    Parameters
+    ----------
+    facts : Facts
+        What is known of values.
+    constants : dict
+        Those of the facts, among which new ones are put.
+    read, results : frozenset of str
+        Values that somebody reads, and those that the graph returns.
+    nodes : list of Node
+        What was met, in terms of ONNX where there are such.
+    made : dict
+        The new constants.
+    """
+
+    facts: Facts
+    constants: dict[str, Array]
+    read: frozenset[str]
+    results: frozenset[str]
+    nodes: list[Node] = field(default_factory=list)
+    made: dict[str, Array] = field(default_factory=dict)
+
+    def keep(self, constants: Mapping[str, Array]) -> None:
+        """Take new constants among the others."""
+        self.constants.update(constants)
+        self.made.update(constants)
+
+    def meet(self, node: Node) -> None:
+        """Put the next node in terms of ONNX."""
+        facts = self.facts
+        numbers = self._numbers(node)
+        if numbers is not None:
+            self.keep({node.outputs[0]: numbers})
+        elif _is_product(node):
+            self._product(node)
+        else:
+            found, _ = who_runs(facts, [node], {}, self.read)
+            is_steady = self.constants.keys() >= set(node.reads) and not is_convolution(node.op)
+            self.nodes.extend([node] if is_steady else found)  # what is the same in every run the host computes, once
+
+    def _numbers(self, node: Node) -> Array | None:
+        """A few numbers that a node makes in every run: extents that are known, or what follows from such."""
+        known, constants, op = self.facts.known, self.constants, node.op.lower()
+        if len(node.outputs) != 1 or node.outputs[0] in self.results:
+            return None
+        if op == "shapeof":
+            dims, kind = known(node.inputs[0]).dims, Layer(node, known, constants).text("output_type", "i64")
+            whole = dims is not None and all(isinstance(extent, int) for extent in dims)
+            return np.array(dims, np.int32 if kind == "i32" else np.int64) if whole else None
+        given = [constants.get(name) for name in node.inputs]
+        if not given or any(a is None or a.size > _MOST_NUMBERS or a.dtype.kind not in "iu" for a in given):
+            return None
+        return self._counted(node, [a for a in given if a is not None])
+
+    def _counted(self, node: Node, given: Sequence[Array]) -> Array | None:
+        """What a node makes of a few integers; None where that is left to others."""
+        if node.op.lower() == "divide" and given[1].all():  # rounds down, where ONNX leaves out the fraction
+            return np.asarray(np.floor_divide(*given), given[0].dtype) if given[0].dtype == given[1].dtype else None
+        made = self.facts.translation.into(node, self.facts.known, self.constants)
+        try:
+            if isinstance(made, Node) and made.op in onnx_views:
+                return onnx_views[made.op](made, [self.constants[name] for name in made.reads])
+            return ELEMENTWISE[node.op](node, given) if node.op in ELEMENTWISE else None
+        except (Error, ValueError):  # a wrong node is reported by whoever makes it ready
+            return None
+
+    def _product(self, node: Node) -> None:
+        """A MatMul: a convolution, where its second operand is constant and the rank of the first is known."""
+        facts, layer = self.facts, Layer(node, self.facts.known, self.constants)
+        x, turned = facts.known(node.inputs[0]), [layer.flag(f"transpose_{at}", default=False) for at in "ab"]
+        w = self.constants.get(node.inputs[1])
+        if w is not None and w.ndim == 2 and not turned[0]:
+            name = f"columns of {node.outputs[0]}"
+            plain = Node(node.name, "MatMul", "", opsets[""], (node.inputs[0], name), node.outputs, stands_for=(node,))
+            view = View({name: w.T if turned[1] else w}, {}, {}, self.results, {x.name: x}, opsets)
+            change = product(plain, view, least=0, types=ALL_FLOATS) or linear(plain, view, types=ALL_FLOATS)
+            if change is not None:
+                self.keep(change.constants)
+                self.nodes.extend(who_runs(facts, change.nodes, {}, self.read)[0])
+                return
+        self.nodes.append(node)
+        dims = [facts.known(name).dims for name in node.inputs]
+        facts.note([Value(node.outputs[0], x.type, _product_dims(dims, turned))])
+
+
+def _is_product(node: Node) -> bool:
+    return node.op.lower() == "matmul" and len(node.inputs) == 2 and len(node.outputs) == 1
+
+
+def _product_dims(dims: Sequence[Dims | None], turned: Sequence[bool]) -> Dims | None:
+    """Extents of a product of matrices, of which some are transposed; None where a rank is not known, or is 1."""
+    (a, b) = dims
+    if a is None or b is None or min(len(a), len(b)) < 2:
+        return None
+    outer = broadcast_dims([a[:-2], b[:-2]])
+    return None if outer is None else (*outer, a[-1 if turned[0] else -2], b[-2 if turned[1] else -1])

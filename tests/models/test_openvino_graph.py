@@ -1,0 +1,143 @@
+"""IRs in terms of ONNX: products with constant weights, extents that layers count, whole networks; against OpenVINO."""
+
+from __future__ import annotations
+
+import runpy
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import openvino as ov
+import openvino.opset13 as ops
+import pytest
+from making import openvino_run, random, save_ir
+from test_openvino import convolution, engines, model, parameter
+from test_openvino_layers import numbers
+
+from polyconv.models import InferenceSession, openvino_host
+
+TOOL = Path(__file__).resolve().parents[2] / "tools" / "networks.py"
+
+
+@pytest.fixture
+def without_openvino(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sessions do not find the openvino package."""
+    monkeypatch.setattr(openvino_host, "find_spec", lambda name: None)
+
+
+def checked(path: Path, *feeds: np.ndarray, apart: float = 1e-5) -> InferenceSession:
+    """The session of a file, whose results are OpenVINO's."""
+    session = InferenceSession(path)
+    names = [value.name for value in session.get_inputs()]
+    for ours, theirs in zip(session.run(None, dict(zip(names, feeds, strict=True))), openvino_run(path, list(feeds)),
+                            strict=True):  # fmt: skip
+        assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
+        assert np.abs(ours - theirs).max() <= apart * np.abs(theirs).max()
+    return session
+
+
+def products(x: ov.Node, outputs: int, *, turned: bool, half: bool = False) -> ov.Node:
+    """A product of rows with constant columns; they may lie transposed, or be stored as f16."""
+    inner = x.get_output_partial_shape(0)[-1].get_length()
+    w = random(*((outputs, inner) if turned else (inner, outputs)), seed=outputs)
+    held = ops.convert(ops.constant(w.astype(np.float16)), "f32") if half else ops.constant(w)
+    return ops.matmul(x, held, False, turned)
+
+
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("shape", [(5, 12), (1, 12), (2, 7, 12), (2, 3, 4, 12), (1, 2, 3, 2, 12)])
+@pytest.mark.usefixtures("without_openvino")
+def test_a_product_is_a_convolution(shape: tuple[int, ...], turned: bool, half: bool, tmp_path: Path) -> None:
+    x = parameter("x", *shape)
+    added = ops.add(products(x, 9, turned=turned, half=half), ops.constant(random(*(1,) * (len(shape) - 1), 9)))
+    session = checked(save_ir(model([ops.gelu(added, "erf")], [x]), tmp_path), random(*shape, seed=3))
+    assert engines(session)["MatMul"] == "polyconv"
+    if len(shape) > 2:  # bias and activation are part of it
+        assert {record.problem.split()[-2:] == ["b1", "act=Gelu"] for record in session.nodes
+                if record.op == "MatMul" and record.problem} == {True}  # fmt: skip
+
+
+@pytest.mark.usefixtures("without_openvino")
+def test_products_take_any_batch_and_rows(tmp_path: Path) -> None:
+    x = parameter("x", -1, -1, 6)
+    path = save_ir(model([ops.relu(products(x, 4, turned=True))], [x]), tmp_path)
+    for shape in ((1, 5, 6), (3, 2, 6)):
+        checked(path, random(*shape))
+
+
+def test_what_is_no_such_product_stays_with_openvino(tmp_path: Path) -> None:
+    x, z = parameter("x", 2, 4, 6), parameter("z", 2, 6, 5)
+    y = [ops.relu(ops.matmul(x, z, False, False)), ops.matmul(ops.constant(random(3, 4)), x, False, False),
+         ops.matmul(x, ops.constant(random(4, 3)), True, False)]  # fmt: skip
+    path = save_ir(model(y, [x, z]), tmp_path)
+    session = checked(path, random(2, 4, 6), random(2, 6, 5, seed=1))
+    assert {record.engine for record in session.nodes if record.op == "MatMul"} == {"openvino"}
+
+
+@pytest.mark.usefixtures("without_openvino")
+def test_extents_of_products_are_known_to_those_after_them(tmp_path: Path) -> None:
+    """A block of ConvNeXt: normalised and expanded with channels last, turned back and added."""
+    x = parameter("x", 1, 8, 6, 5)
+    last = ops.transpose(convolution(x, random(8, 8, 3, 3), pads_end=[1, 1]), numbers(0, 2, 3, 1))
+    scaled = ops.add(ops.multiply(ops.mvn(last, numbers(-1), True, 1e-6, "inside_sqrt"), ops.constant(random(8))),
+                     ops.constant(random(8, seed=1)))  # fmt: skip
+    wide = ops.gelu(ops.add(products(scaled, 32, turned=True), ops.constant(random(32))), "erf")
+    y = ops.add(x, ops.transpose(products(wide, 8, turned=True), numbers(0, 3, 1, 2)))
+    session = checked(save_ir(model([y], [x]), tmp_path), random(1, 8, 6, 5, seed=2))
+    assert {"openvino", "numpy"}.isdisjoint(engines(session).values())
+
+
+def halves(x: ov.Node, count: Callable[[ov.Node], ov.Node]) -> ov.Node:
+    """``count`` of the channels of x, those behind them added to the first."""
+    channels = ops.gather(ops.shape_of(x, "i64"), numbers(1), ops.constant(np.int64(0)))
+    middle = count(channels)
+    end = ops.multiply(middle, numbers(2))
+    first = ops.slice(x, numbers(0), middle, numbers(1), numbers(1))
+    return ops.add(first, ops.slice(x, middle, end, numbers(1), numbers(1)))
+
+
+COUNTED = {
+    "divided": lambda c: ops.divide(ops.add(c, numbers(1)), numbers(2)),
+    "rounded down": lambda c: ops.negative(ops.divide(ops.negative(c), numbers(2))),
+    "converted": lambda c: ops.convert(ops.divide(ops.convert(c, "i32"), ops.constant(np.array([2], np.int32))), "i64"),
+}
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_extents_that_layers_count_are_known(name: str, tmp_path: Path) -> None:
+    x = parameter("x", 1, 3, 5, 4)
+    half = halves(convolution(x, random(6, 3, 3, 3)), COUNTED[name])
+    y = ops.softmax(convolution(half, random(4, 3, 3, 3, seed=1)), 1)
+    path = save_ir(model([y], [x]), tmp_path)
+    session = checked(path, random(1, 3, 5, 4))
+    assert engines(session)["SoftMax"] == "polyconv"
+    if name != "rounded down":  # negative numbers are the host's
+        assert engines(session)["ShapeOf"] == engines(session)["Divide"] == "removed"
+        assert "openvino" not in engines(session).values()
+
+
+def test_a_rank_that_only_a_run_tells(tmp_path: Path) -> None:
+    """OpenVINO compiles no layers of an open rank: they are compiled for those that come."""
+    x, shape = parameter("x", 1, 2, 4, 3), parameter("shape", -1, kind=np.int64)
+    y = ops.softplus(ops.reshape(convolution(x, random(2, 2, 3, 3), pads_end=[1, 1]), shape, False))
+    session = InferenceSession(save_ir(model([y], [x, shape]), tmp_path))
+    whole = None
+    for extents in ([24], [4, 6], [2, 3, 4]):
+        [made] = session.run(None, {"x": random(1, 2, 4, 3), "shape": np.array(extents)})
+        assert made.shape == tuple(extents)
+        whole = made.reshape(-1) if whole is None else whole
+        np.testing.assert_array_equal(made.reshape(-1), whole)
+
+
+@pytest.mark.parametrize("name", ["mobilenet_v3_large", "yolov8n_like"])
+@pytest.mark.usefixtures("without_openvino")
+def test_a_network_that_openvino_wrote(name: str, tmp_path: Path) -> None:
+    """Weights of 16 bits, a classifier's products, cuts at counted channels."""
+    pytest.importorskip("torch")
+    runpy.run_path(str(TOOL))["write"](name, tmp_path / "network.onnx")
+    written = ov.convert_model(tmp_path / "network.onnx")
+    ov.save_model(written, tmp_path / "network.xml", compress_to_fp16=True)
+    shape = tuple(written.inputs[0].get_shape())
+    session = checked(tmp_path / "network.xml", random(*shape), apart=2e-5)
+    assert {"openvino", "numpy"}.isdisjoint(engines(session).values())
