@@ -2,7 +2,8 @@
 
 Published architectures with seeded random weights, written by torch.onnx as users' files are; ``NAME_bn`` leaves
 BatchNormalization unfolded, ``NAME_qdq`` and ``NAME_qlinear`` are quantised by onnxruntime.quantization.  ``--batch N``
-makes larger batches, ``--dynamic`` leaves batch and sizes open.  Needs torch, onnx and onnxruntime (polyconv[bench]).
+makes larger batches, ``--dynamic`` leaves batch and sizes open; ``--ir`` writes what OpenVINO makes of such a file, an
+IR with weights of 16 bits.  Needs torch, onnx, onnxruntime and openvino (polyconv[bench]).
 """
 
 from __future__ import annotations
@@ -415,6 +416,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("name", nargs="*", metavar="NAME", help=", ".join(names))
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--dynamic", action="store_true")
+    parser.add_argument("--ir", action="store_true", help="IRs of OpenVINO, .xml and .bin")
     parser.add_argument("--light", action="store_true", help="also the light models of the package onnx")
     given = parser.parse_args(arguments)
     if unknown := set(given.name) - set(names):
@@ -422,8 +424,8 @@ def main(arguments: list[str]) -> int:
     given.folder.mkdir(parents=True, exist_ok=True)
     for name in given.name or names:
         suffix = (f"_b{given.batch}" if given.batch > 1 else "") + ("_any" if given.dynamic else "")
-        path = given.folder / f"{name}{suffix}.onnx"
-        write(name, path, given.batch, dynamic=given.dynamic)
+        path = given.folder / f"{name}{suffix}.{'xml' if given.ir else 'onnx'}"
+        (write_ir if given.ir else write)(name, path, given.batch, dynamic=given.dynamic)
         print(path)
     for path in light() if given.light else ():
         print(shutil.copy(path, given.folder))
@@ -448,6 +450,16 @@ def write(name: str, path: Path, batch: int = 1, *, dynamic: bool = False) -> No
         plain = Path(folder) / "plain.onnx"
         export(seeded(row.make()), plain, (batch, *row.shape), folded=True, dynamic=dynamic)
         quantise(plain, path, (batch, *row.shape), form)
+
+
+def write_ir(name: str, path: Path, batch: int = 1, *, dynamic: bool = False) -> None:
+    """Write a network as OpenVINO does, beside its .bin file."""
+    import openvino  # here, as files of ONNX need none
+
+    with tempfile.TemporaryDirectory() as folder:
+        onnx_file = Path(folder) / "network.onnx"
+        write(name, onnx_file, batch, dynamic=dynamic)
+        openvino.save_model(openvino.convert_model(onnx_file), path, compress_to_fp16=True)
 
 
 def seeded(model: nn.Module) -> nn.Module:

@@ -11,6 +11,7 @@ import openvino as ov
 import openvino.opset13 as ops
 import pytest
 from making import openvino_run, random, save_ir
+from openvino import opset1
 from test_openvino import convolution, engines, model, parameter
 from test_openvino_layers import numbers
 
@@ -135,9 +136,114 @@ def test_a_rank_that_only_a_run_tells(tmp_path: Path) -> None:
 def test_a_network_that_openvino_wrote(name: str, tmp_path: Path) -> None:
     """Weights of 16 bits, a classifier's products, cuts at counted channels."""
     pytest.importorskip("torch")
-    runpy.run_path(str(TOOL))["write"](name, tmp_path / "network.onnx")
-    written = ov.convert_model(tmp_path / "network.onnx")
-    ov.save_model(written, tmp_path / "network.xml", compress_to_fp16=True)
-    shape = tuple(written.inputs[0].get_shape())
+    runpy.run_path(str(TOOL))["write_ir"](name, tmp_path / "network.xml")
+    shape = tuple(ov.Core().read_model(tmp_path / "network.xml").inputs[0].get_shape())
     session = checked(tmp_path / "network.xml", random(*shape), apart=2e-5)
     assert {"openvino", "numpy"}.isdisjoint(engines(session).values())
+
+
+# -- integers --------------------------------------------------------------------------------------------------
+
+
+def levels(x: ov.Node, low: float, high: float, *, count: int = 256) -> ov.Node:
+    """Values rounded to levels between two ends."""
+    ends = [ops.constant(np.array(end, np.float32)) for end in (low, high)]
+    return ops.fake_quantize(x, *ends, *ends, count)
+
+
+def in_bytes(shape: tuple[int, ...], kind: str, zeros: str, *, seed: int, half: bool = False,
+             single: bool = False) -> ov.Node:  # fmt: skip
+    """Weights that are bytes in the file; one scale, or one for each output channel."""
+    rng, along = np.random.default_rng(seed), (1,) * len(shape) if single else (shape[0], *(1,) * (len(shape) - 1))
+    info = np.iinfo(kind)
+    value = ops.convert(ops.constant(rng.integers(info.min, info.max, shape, endpoint=True).astype(kind)), "f32")
+    if zeros:
+        zero = rng.integers(100, 140, along) if kind == "uint8" else rng.integers(-3, 3, along)
+        value = ops.subtract(value, ops.convert(ops.constant(zero.astype(kind)), "f32"))
+    scale = rng.random(along).astype(np.float16 if half else np.float32) / 500 + np.float16(1e-3)
+    held = ops.constant(scale.astype(np.float16 if half else np.float32))
+    return ops.multiply(value, ops.convert(held, "f32") if half else held)
+
+
+def windows(x: ov.Node, w: ov.Node, strides: tuple[int, int] = (1, 1), begin: int = 1, end: int = 1,
+            **more: object) -> ov.Node:  # fmt: skip
+    """A convolution of two axes, in groups where its weights have an axis for them."""
+    conv = opset1.convolution if len(w.get_output_shape(0)) == 4 else opset1.group_convolution
+    return conv(x, w, list(strides), [begin, begin], [end, end], **({"dilations": [1, 1]} | more))
+
+
+QUANTISED: dict[str, Callable[[ov.Node], ov.Node]] = {
+    "plain": lambda x: windows(x, in_bytes((6, 4, 3, 3), "int8", "", seed=1)),
+    "one scale": lambda x: windows(x, in_bytes((6, 4, 1, 1), "int8", "", seed=2, single=True), begin=0, end=0),
+    "stored as f16": lambda x: windows(x, in_bytes((6, 4, 3, 3), "int8", "", seed=3, half=True), (2, 1), end=0,
+                                       dilations=[1, 2]),
+    "unsigned": lambda x: windows(x, in_bytes((6, 4, 3, 3), "uint8", "zeros", seed=4)),
+    "with zero points": lambda x: windows(x, in_bytes((6, 4, 3, 3), "int8", "zeros", seed=5), auto_pad="same_upper"),
+    "groups": lambda x: windows(
+        x, ops.reshape(in_bytes((6, 2, 3, 3), "int8", "", seed=6), numbers(2, 3, 2, 3, 3), False)),
+    "depthwise": lambda x: windows(
+        x, ops.reshape(in_bytes((4, 1, 3, 3), "int8", "", seed=7), numbers(4, 1, 1, 3, 3), False)),
+}  # fmt: skip
+BEHIND: dict[str, Callable[[ov.Node], ov.Node]] = {
+    "nothing": lambda y: levels(y, -4.0, 4 * 127 / 128),
+    "bias": lambda y: levels(ops.add(y, ops.constant(random(1, y.get_output_shape(0)[1], 1, 1))), 0.0, 6.0),
+    "relu": lambda y: levels(ops.relu(ops.add(y, ops.constant(random(y.get_output_shape(0)[1], 1, 1)))), -4.0, 3.96875),
+    "clamp": lambda y: levels(ops.clamp(y, -0.5, 1.25), -2.0, 2.0 * 127 / 128),
+}
+
+
+@pytest.mark.parametrize("behind", BEHIND)
+@pytest.mark.parametrize("name", QUANTISED)
+def test_a_convolution_between_levels_is_one_of_integers(name: str, behind: str, tmp_path: Path) -> None:
+    """Against the same layers in real numbers, whose sums are rounded: another level where a sum is between two."""
+    x = parameter("x", 2, 4, 9, 8)
+    made = BEHIND[behind](QUANTISED[name](levels(ops.relu(x), 0.0, 2.55)))
+    path = save_ir(model([made], [x]), tmp_path)
+    session, real, x = InferenceSession(path), InferenceSession(path, rewrites="exact"), random(2, 4, 9, 8) * 2
+    [ours], [theirs] = (each.run(None, {"x": x}) for each in (session, real))
+    [problem] = {record.problem for record in session.nodes if record.op.endswith("Convolution")}
+    assert str(problem).startswith("conv u8 " if name == "unsigned" else "conv u8*i8 ")
+    assert {"openvino", "numpy"}.isdisjoint(engines(session).values())
+    level = np.diff(np.unique(theirs)).min()
+    apart = np.rint(np.abs(ours - theirs) / level)
+    assert apart.max() <= 1 and np.mean(apart > 0) < 0.01
+    assert np.ptp(theirs) > 20 * level
+
+
+STAYS: dict[str, Callable[[ov.Node], ov.Node]] = {
+    "other levels": lambda x: levels(x, 0.0, 2.0, count=16),
+    "other results": lambda x: ops.fake_quantize(x, *(ops.constant(np.float32(v)) for v in (0.0, 1.0, 0.0, 2.0)), 256),
+    "a range a channel": lambda x: ops.fake_quantize(
+        x, ops.constant(np.zeros((1, 4, 1, 1), np.float32)), ops.constant(np.abs(random(1, 4, 1, 1)) + 1),
+        ops.constant(np.zeros((1, 4, 1, 1), np.float32)), ops.constant(np.abs(random(1, 4, 1, 1)) + 1), 256),
+    "no whole zero point": lambda x: levels(x, -1.0, 1.0),
+    "zero outside": lambda x: levels(x, 1.0, 2.0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STAYS)
+def test_what_no_integers_stand_for_stays_with_openvino(name: str, tmp_path: Path) -> None:
+    x = parameter("x", 1, 4, 6, 5)
+    y = ops.relu(convolution(STAYS[name](x), random(3, 4, 3, 3)))
+    session = checked(save_ir(model([y], [x]), tmp_path), random(1, 4, 6, 5))
+    assert engines(session)["FakeQuantize"] == "openvino"
+
+
+def test_levels_without_a_convolution_of_integers(tmp_path: Path) -> None:
+    """Results that others read too, a bias for each pixel, weights in floats, no levels behind."""
+    x = parameter("x", 1, 4, 6, 5)
+    given = levels(x, -1.28, 1.27)
+
+    def one(seed: int) -> ov.Node:
+        return windows(given, in_bytes((4, 4, 1, 1), "int8", "", seed=seed), begin=0, end=0)
+
+    read_twice, by_pixel = one(1), ops.add(one(2), ops.constant(random(1, 4, 6, 5)))
+    y = [levels(read_twice, -2.56, 2.54), ops.relu(read_twice), levels(by_pixel, -2.56, 2.54), one(3),
+         levels(convolution(given, random(3, 4, 3, 3)), -2.56, 2.54)]  # fmt: skip
+    path = save_ir(model(y, [x]), tmp_path)
+    session, real, x = InferenceSession(path), InferenceSession(path, rewrites="exact"), random(1, 4, 6, 5)
+    for ours, theirs in zip(*(each.run(None, {"x": x}) for each in (session, real)), strict=True):
+        assert np.abs(ours - theirs).max() <= 0.0201  # a level
+        assert np.mean(np.abs(ours - theirs) > 1e-5) < 0.01
+    convolutions = [str(record.problem) for record in session.nodes if record.op == "Convolution"]
+    assert len(convolutions) == 4 and all(problem.startswith("conv f32 ") for problem in convolutions)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from polyconv.models.convolution import foretold_results
 from polyconv.models.elements import type_of
 from polyconv.models.graph import Array, Dims, Node, Value, consumers
-from polyconv.models.native import Translation, broadcast_dims, foretold, native
+from polyconv.models.native import ONNX, Translation, broadcast_dims, foretold, native
 from polyconv.models.operators import Epilogue, Options, is_convolution
 from polyconv.operators.table import Taken
 
@@ -142,7 +142,8 @@ def who_runs(facts: Facts, nodes: Sequence[Node], epilogues: Mapping[Node, Epilo
                 made = foretold(node, taken, known, facts.constants)
         found.append(node)
         facts.note(made)
-    _leave_to_hosts(found, asked)
+    if facts.translation is ONNX:  # another format's host knows no nodes of ONNX
+        _leave_to_hosts(found, asked)
     return found, asked
 
 

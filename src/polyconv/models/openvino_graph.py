@@ -16,10 +16,11 @@ from polyconv.errors import Error
 from polyconv.models.asking import Facts, who_runs
 from polyconv.models.elementwise import ELEMENTWISE
 from polyconv.models.fold import fold
-from polyconv.models.graph import Array, Dims, Graph, Node, Value, fixed, live
+from polyconv.models.graph import Array, Dims, Graph, Node, Value, consumers, fixed, live
 from polyconv.models.native import Translation, broadcast_dims
 from polyconv.models.onnx_host import onnx_views
 from polyconv.models.onnx_products import ALL_FLOATS, linear, product
+from polyconv.models.openvino_integers import Quantity, integer_layers, levels_of
 from polyconv.models.openvino_layer import Layer
 from polyconv.models.operators import Options, is_convolution
 from polyconv.models.rewriting import View
@@ -64,7 +65,9 @@ def as_onnx_graph(graph: Graph, options: Options, host: Host, translation: Trans
     values = {value.name: value for value in graph.inputs} | dict(graph.stated)
     held = constants | folded
     read = {*graph.results, *(name for node in moving for name in node.reads)}
-    walk = _Walk(Facts(options, held, values, translation), held, frozenset(read), frozenset(graph.results))
+    makers = {name: node for node in steady for name in node.writes}
+    walk = _Walk(Facts(options, held, values, translation), held, makers, consumers(moving), frozenset(read),
+                 frozenset(graph.results))  # fmt: skip
     for node in moving:
         walk.meet(node)
     counted = tuple(node for node in moving if walk.made.keys() >= set(node.writes))
@@ -84,20 +87,32 @@ class _Walk:
         What is known of values.
     constants : dict
         Those of the facts, among which new ones are put.
+    makers : mapping
+        Nodes that make values of constants alone.
+    readers : mapping
+        The other nodes, by the values they read.
     read, results : frozenset of str
         Values that somebody reads, and those that the graph returns.
     nodes : list of Node
         What was met, in terms of ONNX where there are such.
     made : dict
         The new constants.
+    quantities : dict
+        What stands for values that were rounded to levels.
+    gone : set of Node
+        Nodes to come that are part of another already.
     """
 
     facts: Facts
     constants: dict[str, Array]
+    makers: Mapping[str, Node]
+    readers: Mapping[str, Sequence[Node]]
     read: frozenset[str]
     results: frozenset[str]
     nodes: list[Node] = field(default_factory=list)
     made: dict[str, Array] = field(default_factory=dict)
+    quantities: dict[str, Quantity] = field(default_factory=dict)
+    gone: set[Node] = field(default_factory=set)
 
     def keep(self, constants: Mapping[str, Array]) -> None:
         """Take new constants among the others."""
@@ -106,16 +121,45 @@ class _Walk:
 
     def meet(self, node: Node) -> None:
         """Put the next node in terms of ONNX."""
-        facts = self.facts
+        if node in self.gone:
+            return
         numbers = self._numbers(node)
         if numbers is not None:
             self.keep({node.outputs[0]: numbers})
-        elif _is_product(node):
-            self._product(node)
-        else:
-            found, _ = who_runs(facts, [node], {}, self.read)
+        elif not (self._in_integers(node) or self._product(node)):
+            found, _ = who_runs(self.facts, [node], {}, self.read)
             is_steady = self.constants.keys() >= set(node.reads) and not is_convolution(node.op)
             self.nodes.extend([node] if is_steady else found)  # what is the same in every run the host computes, once
+
+    def _put(self, nodes: Sequence[Node], constants: Mapping[str, Array]) -> None:
+        """Go on with nodes in the place of others."""
+        self.keep(constants)
+        self.nodes.extend(who_runs(self.facts, nodes, {}, self.read)[0])
+
+    def _in_integers(self, node: Node) -> bool:
+        """Whether a node rounds to levels, or is a convolution between two that do, and was put in terms of ONNX."""
+        if self.facts.options.rewrites != "all":
+            return False
+        layer, y = Layer(node, self.facts.known, self.constants), None
+        if node.op.lower() == "fakequantize":
+            if (y := levels_of(node, layer)) is not None:
+                self._put(y.nodes, y.constants)
+        elif node.op in ("Convolution", "GroupConvolution") and node.inputs[0] in self.quantities:
+            found = integer_layers(layer, self.quantities[node.inputs[0]], self.makers, self._follower)
+            if found is not None:
+                taken, change, y = found
+                self._put(change.nodes, change.constants)
+                self.gone.update(taken)
+        if y is not None:
+            self.quantities[y.node.outputs[0]] = y
+        return y is not None
+
+    def _follower(self, node: Node) -> Layer | None:
+        """The only layer that reads a layer's one result."""
+        (name, *others), readers = node.outputs, self.readers.get(node.outputs[0], ())
+        if others or name in self.results or len(readers) != 1:
+            return None
+        return Layer(readers[0], self.facts.known, self.constants)
 
     def _numbers(self, node: Node) -> Array | None:
         """A few numbers that a node makes in every run: extents that are known, or what follows from such."""
@@ -143,27 +187,25 @@ class _Walk:
         except (Error, ValueError):  # a wrong node is reported by whoever makes it ready
             return None
 
-    def _product(self, node: Node) -> None:
-        """A MatMul: a convolution, where its second operand is constant and the rank of the first is known."""
+    def _product(self, node: Node) -> bool:
+        """Whether a node is a MatMul: a convolution, if one operand is constant and the other's rank known."""
+        if node.op.lower() != "matmul" or len(node.inputs) != 2 or len(node.outputs) != 1:
+            return False
         facts, layer = self.facts, Layer(node, self.facts.known, self.constants)
         x, turned = facts.known(node.inputs[0]), [layer.flag(f"transpose_{at}", default=False) for at in "ab"]
         w = self.constants.get(node.inputs[1])
-        if w is not None and w.ndim == 2 and not turned[0]:
+        if w is not None and w.ndim == 2 and not turned[0] and facts.options.rewrites == "all":
             name = f"columns of {node.outputs[0]}"
             plain = Node(node.name, "MatMul", "", opsets[""], (node.inputs[0], name), node.outputs, stands_for=(node,))
             view = View({name: w.T if turned[1] else w}, {}, {}, self.results, {x.name: x}, opsets)
             change = product(plain, view, least=0, types=ALL_FLOATS) or linear(plain, view, types=ALL_FLOATS)
             if change is not None:
-                self.keep(change.constants)
-                self.nodes.extend(who_runs(facts, change.nodes, {}, self.read)[0])
-                return
+                self._put(change.nodes, change.constants)
+                return True
         self.nodes.append(node)
         dims = [facts.known(name).dims for name in node.inputs]
         facts.note([Value(node.outputs[0], x.type, _product_dims(dims, turned))])
-
-
-def _is_product(node: Node) -> bool:
-    return node.op.lower() == "matmul" and len(node.inputs) == 2 and len(node.outputs) == 1
+        return True
 
 
 def _product_dims(dims: Sequence[Dims | None], turned: Sequence[bool]) -> Dims | None:

@@ -8,7 +8,7 @@ reads, a Result for every value it makes, and the same .bin file.  It must not s
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
@@ -39,7 +39,10 @@ def openvino_host(
     threads: int,
 ) -> Segment:
     """Make nodes of an IR ready to run; see ``segment.Host``."""
-    foreign = [node for node in nodes if node.op not in ELEMENTWISE]
+    foreign = [node for node in nodes if node.op not in (ELEMENTWISE if inputs else _OF_CONSTANTS)]
+    if not foreign and not inputs:
+        values = tuple(Value(name) for name in outputs)
+        return Segment("numpy", values, lambda arrays: _computed(nodes, constants, outputs))
     if not foreign:
         return _elementwise(nodes, inputs, outputs, constants)
     if find_spec("openvino") is None:
@@ -73,20 +76,35 @@ def _elementwise(
     names = [value.name for value in inputs]
 
     def run(arrays: Sequence[Array]) -> Sequence[Array]:
-        values = {**constants, **dict(zip(names, arrays, strict=True))}
-        with np.errstate(all="ignore"):
-            for node in nodes:
-                try:
-                    values[node.outputs[0]] = ELEMENTWISE[node.op](
-                        node, [values[name] for name in node.inputs]
-                    )
-                except Error:
-                    raise
-                except Exception as error:
-                    raise ModelError(f"{node.label} cannot be computed: {shorten(str(error))}") from error
-        return [values[name] for name in outputs]
+        return _computed(nodes, {**constants, **dict(zip(names, arrays, strict=True))}, outputs)
 
     return Segment("numpy", tuple(known[name] for name in outputs), run)
+
+
+def _computed(nodes: Sequence[Node], given: Mapping[str, Array], outputs: Sequence[str]) -> Sequence[Array]:
+    """What nodes of ``_OF_CONSTANTS`` make of given values."""
+    values = dict(given)
+    with np.errstate(all="ignore"):
+        for node in nodes:
+            try:
+                values[node.outputs[0]] = _OF_CONSTANTS[node.op](node, [values[name] for name in node.inputs])
+            except Error:
+                raise
+            except Exception as error:
+                raise ModelError(f"{node.label} cannot be computed: {shorten(str(error))}") from error
+    return [values[name] for name in outputs]
+
+
+def _reshaped(node: Node, inputs: Sequence[Array]) -> Array:
+    """Reshape of a constant; zeros may stand for the extents that it has."""
+    data, extents = inputs
+    keeps = str(node.origin.data.get("special_zero", "false")).strip().lower() in ("true", "1")
+    asked = enumerate(extents.tolist())
+    return data.reshape([data.shape[at] if keeps and extent == 0 else extent for at, extent in asked])
+
+
+_OF_CONSTANTS: Mapping[str, Callable[[Node, Sequence[Array]], Array]] = {**ELEMENTWISE, "Reshape": _reshaped}
+"""Layers that NumPy computes where all that they read is constant: openvino is not started for weights."""
 
 
 @cache

@@ -14,10 +14,14 @@ from polyconv.models.graph import Array, Node
 from polyconv.models.limits import shorten
 from polyconv.models.native import Lookup
 
-__all__ = ["NOT_CONSTANT", "Layer", "strided"]
+__all__ = ["AUTO_PADS", "NOT_CONSTANT", "Layer", "strided"]
 
 NOT_CONSTANT = "a parameter comes with the run"
 """Why a layer stays what it was."""
+AUTO_PADS = {
+    "explicit": "NOTSET", "notset": "NOTSET", "valid": "VALID", "same_upper": "SAME_UPPER", "same_lower": "SAME_LOWER",
+}  # fmt: skip
+"""Words for padding, and those that ONNX has for them."""
 _END = 1 << 62
 """Beyond every extent."""
 

@@ -16,7 +16,7 @@ import numpy as np
 from polyconv.models.elements import BY_OPENVINO
 from polyconv.models.graph import Array, Node
 from polyconv.models.native import ONNX, Lookup
-from polyconv.models.openvino_layer import NOT_CONSTANT, Layer, strided
+from polyconv.models.openvino_layer import AUTO_PADS, NOT_CONSTANT, Layer, strided
 from polyconv.models.operators import OPENVINO
 
 __all__ = ["as_onnx", "has_form"]
@@ -94,13 +94,9 @@ def _converted(layer: Layer) -> Node | str:
 
 # -- windows, reductions, lines ---------------------------------------------------------------------------
 
-_AUTO = {"explicit": "NOTSET", "notset": "NOTSET", "valid": "VALID", "same_upper": "SAME_UPPER",
-         "same_lower": "SAME_LOWER"}  # fmt: skip
-
-
 def _pooled(op: str) -> Reader:
     def read(layer: Layer) -> Node | str:
-        rounding, auto = layer.text("rounding_type", "floor"), _AUTO.get(layer.text("auto_pad", "explicit"))
+        rounding, auto = layer.text("rounding_type", "floor"), AUTO_PADS.get(layer.text("auto_pad", "explicit"))
         if rounding not in ("floor", "ceil_torch") or auto is None:
             return "its last windows may begin in padding, which ONNX leaves out"
         more: dict[str, Any] = {"ceil_mode": int(rounding == "ceil_torch"), "auto_pad": auto}
