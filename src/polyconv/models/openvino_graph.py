@@ -142,7 +142,9 @@ class _Walk:
             return False
         layer, y = Layer(node, self.facts.known, self.constants), None
         if node.op.lower() == "fakequantize":
-            if (y := levels_of(node, layer)) is not None:
+            x = self.facts.known(node.inputs[0])
+            y = levels_of(node, layer) if x.type == "tensor(float)" and x.dims is not None else None
+            if y is not None:
                 self._put(y.nodes, y.constants)
         elif node.op in ("Convolution", "GroupConvolution") and node.inputs[0] in self.quantities:
             found = integer_layers(layer, self.quantities[node.inputs[0]], self.makers, self._follower)
