@@ -10,6 +10,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import onnx.parser
 import pytest
 
 from polyconv.cli import compare as verb
@@ -29,6 +30,22 @@ def test_a_problem_and_its_engines(polyconv: Callable[..., Any]) -> None:
     [ours] = document["engines"]
     assert (ours["engine"], ours["outputs"]) == ("polyconv", 0)
     assert 0 < ours["share"] < 1 and ours["rms"] <= ours["largest"]
+
+
+def test_steps_between_values_of_a_rewrite_are_left_out(polyconv: Callable[..., Any], tmp_path: Path) -> None:
+    """A Gemm is a convolution of an image of one pixel, which the file does not have."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 10, opset_import: ["" : 17]>
+        net (float[2, 3] x) => (float[2, 2] y)
+        <float[2, 3] w = {1, 2, 3, 4, 5, 6}, float[2] b = {1, 2}>
+        { a = Relu(x)
+          y = Gemm<transB = 1>(a, w, b) }
+    """)
+    onnx.save(model, tmp_path / "gemm.onnx")
+    document = polyconv("compare", str(tmp_path / "gemm.onnx"), "--json").json
+    by_op = {op: row for row in document["steps"] for op in row["ops"]}
+    assert by_op["Relu"]["engine"] and by_op["Relu"]["remark"] == ""
+    assert by_op["Gemm"]["engine"] == "" and "the file does not have" in by_op["Gemm"]["remark"]
 
 
 @pytest.mark.parametrize("text", ["conv i8 NCHW n1 c4 i9 m4 k3", "causal_conv f32 NCW n2 c16 i21 m16 k4 p3:0 g16"])

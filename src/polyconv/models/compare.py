@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.dtypes import DTYPES, of_array
-from polyconv.errors import Error
+from polyconv.errors import Error, ModelError
 from polyconv.models.convolution import ENGINE
 from polyconv.models.elements import type_of
 from polyconv.models.graph import Array, Graph, Node, Value
@@ -185,6 +185,8 @@ def _other(graph: Graph, step: Step, arrays: list[Array]) -> Segment:
             continue
         if name in graph.constants:
             constants[name] = graph.constants[name]
+        elif name not in makers:
+            raise ModelError("it stands between values of a rewrite, which the file does not have")
         elif makers[name] not in nodes:
             nodes[makers[name]] = None
             waiting.extend(makers[name].reads)
