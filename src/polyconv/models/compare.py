@@ -7,11 +7,9 @@ to some before them.  It knows no engine by name and no file format.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -144,54 +142,80 @@ def compared(path: str | PathLike[str], feeds: Mapping[str, Array], *, semantics
     options = Options(semantics, resolve("accuracy"), resolve("threads"), resolve("workspace_limit"))
     program = compiled(graph, graph.defaults.intersection(feeds), options)
     values = {**program.constants, **feeds}
-    total = sum(step.segment.engine == ENGINE for step in program.steps)
-    done = itertools.count(1)
+    total, done = sum(step.segment.engine == ENGINE for step in program.steps), 0
+    of_file = {*values, *graph.constants, *(name for node in graph.nodes for name in node.writes)}
+    group: list[_Ran] = []
     for step in program.steps:
         arrays = [values[name] for name in step.reads]
         made = step.segment.run(arrays)
         values.update(zip(step.writes, made, strict=False))
-        if step.segment.engine == ENGINE:
-            yield _held_against(graph, step, arrays, made, tolerance)
-            progress(next(done), total)
+        group.append(_Ran(step, arrays, made))
+        is_between = not of_file.issuperset(step.writes) and step is not program.steps[-1]
+        if is_between and len(group) < _MOST_TOGETHER:
+            continue
+        own = sum(ran.step.segment.engine == ENGINE for ran in group)
+        if own:
+            yield _held_against(graph, group, of_file, tolerance)
+            done += own
+            progress(done, total)
+        group = []
 
 
-def _held_against(graph: Graph, step: Step, arrays: list[Array], made: Any, tolerance: float | None) -> Compared:
-    names, ops = tuple(node.name for node in step.nodes), tuple(node.op for node in step.nodes)
-    problem = step.segment.problem() or ""
+_MOST_TOGETHER = 8
+"""Steps that are held against another engine as one, as those between make values that a rewrite put in."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ran:
+    """A step that ran, on what, and what it made."""
+
+    step: Step
+    arrays: Sequence[Array]
+    made: Sequence[Array]
+
+
+def _held_against(graph: Graph, group: Sequence[_Ran], of_file: Collection[str], tolerance: float | None) -> Compared:
+    """Steps, most often a single one, beside the nodes between what they read and what they write of the file."""
+    nodes = tuple(dict.fromkeys(node for ran in group for node in ran.step.nodes))
+    names, ops = tuple(node.name for node in nodes), tuple(node.op for node in nodes)
+    problem = next((text for ran in group if (text := ran.step.segment.problem())), "")
+    made = {name: a for ran in group for name, a in zip(ran.step.writes, ran.made, strict=False)}
+    reads = {n: a for ran in group for n, a in zip(ran.step.reads, ran.arrays, strict=True) if n not in made}
+    writes = {name: np.asarray(a) for name, a in made.items() if name in of_file}
     try:
-        other = _other(graph, step, arrays)
-        theirs = other.run(arrays)
+        if not writes or not reads.keys() <= set(of_file):
+            raise ModelError("it stands between values of a rewrite, which the file does not have")
+        other = _other(graph, reads, tuple(writes))
+        theirs = other.run(list(reads.values()))
     except Error as error:
         return Compared(names, ops, problem, "", None, str(error))
-    founds = [difference(np.asarray(a), np.asarray(b), tolerance) for a, b in zip(made, theirs, strict=False)]
+    founds = [difference(a, np.asarray(b), tolerance) for a, b in zip(writes.values(), theirs, strict=False)]
     worst = max(founds, key=lambda f: (f.outputs, f.largest))
     kept: dict[str, Array] = {}
     if worst.outputs:
-        kept = {f"input {name}": a for name, a in zip(step.reads, arrays, strict=True)}
-        for engine, results in ((ENGINE, made), (other.engine, theirs)):
-            kept |= {f"{engine} {name}": a for name, a in zip(step.writes, results, strict=False)}
+        kept = {f"input {name}": a for name, a in reads.items()}
+        for engine, results in ((ENGINE, writes.values()), (other.engine, theirs)):
+            kept |= {f"{engine} {name}": a for name, a in zip(writes, results, strict=False)}
     return Compared(names, ops, problem, other.engine, worst, "", kept)
 
 
-def _other(graph: Graph, step: Step, arrays: list[Array]) -> Segment:
-    """The nodes between what a step reads and what it writes, on the host."""
+def _other(graph: Graph, reads: Mapping[str, Array], writes: Sequence[str]) -> Segment:
+    """The nodes between values that are read and values that are written, on the host."""
     makers: dict[str, Node] = {name: node for node in graph.nodes for name in node.writes}
     nodes: dict[Node, None] = {}
     constants: dict[str, Array] = {}
-    waiting = list(step.writes)
+    waiting = list(writes)
     while waiting:
         name = waiting.pop()
-        if name in step.reads:
+        if name in reads:
             continue
         if name in graph.constants:
             constants[name] = graph.constants[name]
-        elif name not in makers:
-            raise ModelError("it stands between values of a rewrite, which the file does not have")
         elif makers[name] not in nodes:
             nodes[makers[name]] = None
             waiting.extend(makers[name].reads)
     order = {node: at for at, node in enumerate(graph.nodes)}
-    inputs = [Value(name, type_of(a.dtype), a.shape) for name, a in zip(step.reads, arrays, strict=True)]
+    inputs = [Value(name, type_of(a.dtype), a.shape) for name, a in reads.items()]
     return host_of(graph)(
-        graph, sorted(nodes, key=order.__getitem__), inputs, step.writes, constants, int(resolve("threads"))
+        graph, sorted(nodes, key=order.__getitem__), inputs, writes, constants, int(resolve("threads"))
     )

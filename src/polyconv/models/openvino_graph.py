@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from polyconv.errors import Error
 from polyconv.models.asking import Facts, who_runs
 from polyconv.models.elementwise import ELEMENTWISE
 from polyconv.models.fold import fold
@@ -179,14 +178,15 @@ class _Walk:
 
     def _counted(self, node: Node, given: Sequence[Array]) -> Array | None:
         """What a node makes of a few integers; None where that is left to others."""
-        if node.op.lower() == "divide" and given[1].all():  # rounds down, where ONNX leaves out the fraction
-            return np.asarray(np.floor_divide(*given), given[0].dtype) if given[0].dtype == given[1].dtype else None
-        made = self.facts.translation.into(node, self.facts.known, self.constants)
         try:
+            if node.op.lower() == "divide":  # rounds down, where ONNX leaves out the fraction
+                a, b = given
+                return np.asarray(a // b, a.dtype) if a.dtype == b.dtype and b.all() else None
+            made = self.facts.translation.into(node, self.facts.known, self.constants)
             if isinstance(made, Node) and made.op in onnx_views:
                 return onnx_views[made.op](made, [self.constants[name] for name in made.reads])
             return ELEMENTWISE[node.op](node, given) if node.op in ELEMENTWISE else None
-        except (Error, ValueError):  # a wrong node is reported by whoever makes it ready
+        except Exception:  # a wrong node is reported by whoever makes it ready
             return None
 
     def _product(self, node: Node) -> bool:
@@ -196,7 +196,8 @@ class _Walk:
         facts, layer = self.facts, Layer(node, self.facts.known, self.constants)
         x, turned = facts.known(node.inputs[0]), [layer.flag(f"transpose_{at}", default=False) for at in "ab"]
         w = self.constants.get(node.inputs[1])
-        if w is not None and w.ndim == 2 and not turned[0] and facts.options.rewrites == "all":
+        is_asked = facts.options.rewrites == "all" or facts.options.device is not None  # which has no other kernel
+        if is_asked and w is not None and w.ndim == 2 and not turned[0]:
             name = f"columns of {node.outputs[0]}"
             plain = Node(node.name, "MatMul", "", opsets[""], (node.inputs[0], name), node.outputs, stands_for=(node,))
             view = View({name: w.T if turned[1] else w}, {}, {}, self.results, {x.name: x}, opsets)
