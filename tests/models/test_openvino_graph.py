@@ -76,17 +76,21 @@ def test_what_is_no_such_product_stays_with_openvino(tmp_path: Path) -> None:
     assert {record.engine for record in session.nodes if record.op == "MatMul"} == {"openvino"}
 
 
+@pytest.mark.parametrize("is_scaled", [False, True])
 @pytest.mark.usefixtures("without_openvino")
-def test_extents_of_products_are_known_to_those_after_them(tmp_path: Path) -> None:
+def test_extents_of_products_are_known_to_those_after_them(is_scaled: bool, tmp_path: Path) -> None:
     """A block of ConvNeXt: normalised and expanded with channels last, turned back and added."""
     x = parameter("x", 1, 8, 6, 5)
     last = ops.transpose(convolution(x, random(8, 8, 3, 3), pads_end=[1, 1]), numbers(0, 2, 3, 1))
-    scaled = ops.add(ops.multiply(ops.mvn(last, numbers(-1), True, 1e-6, "inside_sqrt"), ops.constant(random(8))),
-                     ops.constant(random(8, seed=1)))  # fmt: skip
+    scaled = ops.mvn(last, numbers(-1), True, 1e-6, "inside_sqrt")
+    if is_scaled:
+        scaled = ops.add(ops.multiply(scaled, ops.constant(random(8))), ops.constant(random(1, 1, 1, 8, seed=1)))
     wide = ops.gelu(ops.add(products(scaled, 32, turned=True), ops.constant(random(32))), "erf")
     y = ops.add(x, ops.transpose(products(wide, 8, turned=True), numbers(0, 3, 1, 2)))
     session = checked(save_ir(model([y], [x]), tmp_path), random(1, 8, 6, 5, seed=2))
     assert {"openvino", "numpy"}.isdisjoint(engines(session).values())
+    assert ("Transpose",) not in {step.ops for step in session.steps}  # nothing is turned
+    assert ("MVN", "Multiply", "Add") in {step.ops for step in session.steps} or not is_scaled
 
 
 def halves(x: ov.Node, count: Callable[[ov.Node], ov.Node]) -> ov.Node:

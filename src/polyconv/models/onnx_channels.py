@@ -20,7 +20,7 @@ from polyconv.models.graph import Array, Node
 from polyconv.models.native import OWN
 from polyconv.models.rewriting import Change, View
 
-__all__ = ["biased", "channels_first"]
+__all__ = ["biased", "channels_first", "scaled_lines"]
 
 _MOST_NODES = 64
 
@@ -173,7 +173,7 @@ def _normalisation(node: Node, stretch: _Stretch) -> Node | None:
     x, *others = node.inputs
     known = [stretch.view.constants.get(name) for name in others]
     is_last = node.attributes.get("axis", -1) in (-1, stretch.rank - 1)
-    if x not in stretch.turned or not is_last or node.attributes.get("stash_type", 1) != 1 or not known:
+    if x not in stretch.turned or not is_last or node.attributes.get("stash_type", 1) != 1:
         return None
     if any(array is None or array.ndim != 1 or type_of(array.dtype) != stretch.type for array in known):
         return None
@@ -215,3 +215,30 @@ def biased(node: Node, view: View) -> Change | None:
     with np.errstate(over="ignore", invalid="ignore"):
         sums = whole if bias is None else (bias.astype(np.float64) + whole).astype(w.dtype)
     return Change((conv, node), (made,), {name: sums})
+
+
+def scaled_lines(node: Node, view: View) -> Change | None:
+    """``Add(Mul(LayerNormalization(x), s), b)`` -> ``LayerNormalization(x, s, b)``, of lines along one axis."""
+    x, a = view.values.get(node.inputs[0]), node.attributes
+    if node.domain not in ("", OWN) or len(node.inputs) != 1 or len(node.outputs) != 1 or x is None or not x.dims:
+        return None
+    rank = len(x.dims)
+    axis, taken, held = a.get("axis", -1) % rank, [node], list[Array]()
+    for op in ("Mul", "Add"):
+        following = view.only_reader(taken[-1].outputs[0])
+        if axis != a.get("last_axis", rank - 1) or following is None or following.op != op or following.attributes:
+            return None
+        numbers = next((n for at in (0, 1) if (n := view.constant(following, at)) is not None), None)
+        if numbers is None or numbers.ndim > rank or type_of(numbers.dtype) != x.type:
+            return None
+        if ((1,) * (rank - numbers.ndim) + numbers.shape)[axis] != numbers.size or numbers.size != x.dims[axis]:
+            return None
+        taken.append(following)
+        held.append(numbers.reshape(-1))
+    name = taken[-1].outputs[0]
+    constants = {view.fresh(f"{role} of {name}"): n for role, n in zip(("scale", "shift"), held, strict=True)}
+    stands_for = tuple(each for part in taken for each in part.of_file)
+    made = replace(
+        node, inputs=(node.inputs[0], *constants), outputs=taken[-1].outputs, origin=None, stands_for=stands_for
+    )
+    return Change(tuple(taken), (made,), constants)

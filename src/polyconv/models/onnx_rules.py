@@ -17,7 +17,7 @@ import numpy as np
 from polyconv.models.elements import BY_ONNX
 from polyconv.models.fuse import activation_of
 from polyconv.models.graph import Array, Node
-from polyconv.models.onnx_channels import biased, channels_first
+from polyconv.models.onnx_channels import biased, channels_first, scaled_lines
 from polyconv.models.onnx_integers import (
     ON_REAL_NUMBERS,
     integer_convolution,
@@ -314,6 +314,7 @@ RULES = (
     _rule(scaled, "BatchNormalization", "Mul", "Div"),
     _rule(product, "MatMul"),
     _rule(linear, "Gemm", "MatMul"),
+    _rule(scaled_lines, "LayerNormalization"),
     _rule(channels_first, "Transpose"),
     _rule(biased, "Add"),
     _rule(there_and_back, "Unsqueeze", is_exact=True),
