@@ -7,6 +7,7 @@ in a worker process only.
 from __future__ import annotations
 
 import importlib.metadata
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -18,7 +19,7 @@ from openvino import opset8, opset13
 from polyconv.conformance.operands import Operands
 from polyconv.problem.problem import Problem
 
-__all__ = ["activation", "convolution", "run_backprop", "run_model", "run_problem", "version"]
+__all__ = ["activation", "as_ir", "convolution", "run_backprop", "run_model", "run_problem", "version"]
 
 Array = NDArray[Any]
 
@@ -55,6 +56,11 @@ def run_model(model: bytes, feeds: dict[str, Array]) -> list[Array]:
     """Outputs of a serialised ONNX model, read by OpenVINO's importer."""
     loaded = _CORE.read_model(model)
     return _run(loaded, [feeds[port.any_name] for port in loaded.inputs])
+
+
+def as_ir(model: Path, file: Path) -> None:
+    """Write an ONNX file as OpenVINO does: an IR, its weights as they are."""
+    openvino.save_model(openvino.convert_model(model), file, compress_to_fp16=False)
 
 
 def run_backprop(x: Array, w: Array, attributes: dict[str, Any], output_shape: list[int] | None) -> Array:
