@@ -122,6 +122,20 @@ def test_extents_that_layers_count_are_known(name: str, tmp_path: Path) -> None:
         assert "openvino" not in engines(session).values()
 
 
+@pytest.mark.usefixtures("without_openvino")
+def test_what_is_known_of_open_extents_is_enough(tmp_path: Path) -> None:
+    """Sizes are open, channels are not: half of these, and the rank behind a Reshape, are known all the same."""
+    x = parameter("x", -1, 3, -1, -1)
+    half = halves(convolution(x, random(6, 3, 3, 3)), COUNTED["divided"])
+    mean = ops.reduce_mean(convolution(half, random(4, 3, 3, 3, seed=1)), numbers(2, 3), True)
+    flat = ops.reshape(mean, numbers(-1, 4), True)
+    hidden = ops.hswish(ops.add(products(flat, 8, turned=True), ops.constant(random(1, 8))))
+    path = save_ir(model([products(hidden, 5, turned=True)], [x]), tmp_path)
+    for shape in ((1, 3, 5, 4), (3, 3, 6, 7)):
+        session = checked(path, random(*shape))
+        assert {"openvino", "numpy"}.isdisjoint(engines(session).values())
+
+
 def test_a_rank_that_only_a_run_tells(tmp_path: Path) -> None:
     """OpenVINO compiles no layers of an open rank: they are compiled for those that come."""
     x, shape = parameter("x", 1, 2, 4, 3), parameter("shape", -1, kind=np.int64)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -96,6 +97,8 @@ class _Walk:
         What was met, in terms of ONNX where there are such.
     made : dict
         The new constants.
+    shapes : dict
+        Extents of which some may be open, and the type in which a ShapeOf makes them, by its value.
     quantities : dict
         What stands for values that were rounded to levels.
     gone : set of Node
@@ -110,6 +113,7 @@ class _Walk:
     results: frozenset[str]
     nodes: list[Node] = field(default_factory=list)
     made: dict[str, Array] = field(default_factory=dict)
+    shapes: dict[str, tuple[Array, np.dtype[Any]]] = field(default_factory=dict)
     quantities: dict[str, Quantity] = field(default_factory=dict)
     gone: set[Node] = field(default_factory=set)
 
@@ -129,6 +133,15 @@ class _Walk:
             found, _ = who_runs(self.facts, [node], {}, self.read)
             is_steady = self.constants.keys() >= set(node.reads) and not is_convolution(node.op)
             self.nodes.extend([node] if is_steady else found)  # what is the same in every run the host computes, once
+            if node.op.lower() == "reshape" and self.facts.known(node.outputs[0]).dims is None:
+                self._rank(node)
+
+    def _rank(self, node: Node) -> None:
+        """Keep in mind how many extents a Reshape makes, and those that it names."""
+        asked = self.constants.get(node.inputs[1]) if len(node.inputs) > 1 else None
+        if asked is not None and asked.ndim == 1 and asked.dtype.kind in "iu":
+            dims = tuple(extent if extent > 0 else None for extent in asked.tolist())
+            self.facts.note([Value(node.outputs[0], self.facts.known(node.inputs[0]).type, dims)])
 
     def _put(self, nodes: Sequence[Node], constants: Mapping[str, Array]) -> None:
         """Go on with nodes in the place of others."""
@@ -169,12 +182,27 @@ class _Walk:
             return None
         if op == "shapeof":
             dims, kind = known(node.inputs[0]).dims, Layer(node, known, constants).text("output_type", "i64")
-            whole = dims is not None and all(isinstance(extent, int) for extent in dims)
-            return np.array(dims, np.int32 if kind == "i32" else np.int64) if whole else None
+            if dims is None:
+                return None
+            made = np.dtype(np.int32 if kind == "i32" else np.int64)
+            self.shapes[node.outputs[0]] = np.array(dims, object), made
+            return np.array(dims, made) if all(isinstance(extent, int) for extent in dims) else None
+        if op == "gather" and node.inputs[0] in self.shapes and node.inputs[0] not in constants:
+            return self._picked(node)
         given = [constants.get(name) for name in node.inputs]
         if not given or any(a is None or a.size > _MOST_NUMBERS or a.dtype.kind not in "iu" for a in given):
             return None
         return self._counted(node, [a for a in given if a is not None])
+
+    def _picked(self, node: Node) -> Array | None:
+        """The extents that a Gather picks of a shape of which others are open."""
+        (extents, kind), at = self.shapes[node.inputs[0]], self.constants.get(node.inputs[1])
+        if at is None or at.dtype.kind not in "iu" or at.size > _MOST_NUMBERS or (abs(at + 0.5) > len(extents)).any():
+            return None
+        picked = extents[at.astype(np.int64)]
+        numbers = picked.tolist() if isinstance(picked, np.ndarray) else picked
+        flat = np.array(numbers, object).reshape(-1)
+        return np.array(numbers, kind) if all(isinstance(extent, int) for extent in flat) else None
 
     def _counted(self, node: Node, given: Sequence[Array]) -> Array | None:
         """What a node makes of a few integers; None where that is left to others."""
@@ -197,15 +225,16 @@ class _Walk:
         x, turned = facts.known(node.inputs[0]), [layer.flag(f"transpose_{at}", default=False) for at in "ab"]
         w = self.constants.get(node.inputs[1])
         is_asked = facts.options.rewrites == "all" or facts.options.device is not None  # which has no other kernel
+        change = None
         if is_asked and w is not None and w.ndim == 2 and not turned[0]:
             name = f"columns of {node.outputs[0]}"
             plain = Node(node.name, "MatMul", "", opsets[""], (node.inputs[0], name), node.outputs, stands_for=(node,))
             view = View({name: w.T if turned[1] else w}, {}, {}, self.results, {x.name: x}, opsets)
             change = product(plain, view, least=0, types=ALL_FLOATS) or linear(plain, view, types=ALL_FLOATS)
-            if change is not None:
-                self._put(change.nodes, change.constants)
-                return True
-        self.nodes.append(node)
+        if change is None:
+            self.nodes.append(node)
+        else:
+            self._put(change.nodes, change.constants)
         dims = [facts.known(name).dims for name in node.inputs]
         facts.note([Value(node.outputs[0], x.type, _product_dims(dims, turned))])
         return True
