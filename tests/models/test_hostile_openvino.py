@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -55,6 +56,24 @@ def refused(text: str | bytes, words: str, weights: bytes = WEIGHTS, error: type
 
 def test_the_file_itself_runs() -> None:
     assert run(IR)[0].shape == (1, 4, 9)
+
+
+@pytest.mark.parametrize("inputs", [0, 1, 2])
+@pytest.mark.parametrize("kind", [
+    "ShapeOf", "FakeQuantize", "Gather", "MatMul", "Divide", "Reshape", "Convolution", "GroupConvolution", "Convert",
+    "Squeeze", "Transpose", "Slice", "MVN", "Interpolate", "Concat", "Softmax", "Clamp", "Nothing",
+])  # fmt: skip
+def test_layers_with_too_few_inputs(kind: str, inputs: int) -> None:
+    """Layers that are put in terms of ONNX, with inputs or attributes that they lack: an error of ours, or a result."""
+    text, one = IR.replace('type="ReLU"', f'type="{kind}"'), '<input><port id="0"/></input><output><port id="1"/>'
+    if inputs == 0:
+        text = text.replace('<edge from-layer="4" from-port="2" to-layer="5" to-port="0"/>', "")
+        text = text.replace(one, '<output><port id="1"/>')
+    if inputs == 2:
+        text = text.replace(one, one.replace("</input>", '<port id="2"/></input>'))
+        text = text.replace("</edges>", '<edge from-layer="3" from-port="0" to-layer="5" to-port="2"/></edges>')
+    with suppress(Error):
+        run(text)
 
 
 def test_truncated_xml() -> None:

@@ -150,7 +150,7 @@ class _Walk:
 
     def _in_integers(self, node: Node) -> bool:
         """Whether a node rounds to levels, or is a convolution between two that do, and was put in terms of ONNX."""
-        if self.facts.options.rewrites != "all":
+        if self.facts.options.rewrites != "all" or not node.inputs:
             return False
         layer, y = Layer(node, self.facts.known, self.constants), None
         if node.op.lower() == "fakequantize":
@@ -178,7 +178,7 @@ class _Walk:
     def _numbers(self, node: Node) -> Array | None:
         """A few numbers that a node makes in every run: extents that are known, or what follows from such."""
         known, constants, op = self.facts.known, self.constants, node.op.lower()
-        if len(node.outputs) != 1 or node.outputs[0] in self.results:
+        if len(node.outputs) != 1 or node.outputs[0] in self.results or not node.inputs:
             return None
         if op == "shapeof":
             dims, kind = known(node.inputs[0]).dims, Layer(node, known, constants).text("output_type", "i64")
@@ -187,7 +187,7 @@ class _Walk:
             made = np.dtype(np.int32 if kind == "i32" else np.int64)
             self.shapes[node.outputs[0]] = np.array(dims, object), made
             return np.array(dims, made) if all(isinstance(extent, int) for extent in dims) else None
-        if op == "gather" and node.inputs[0] in self.shapes and node.inputs[0] not in constants:
+        if op == "gather" and len(node.inputs) > 1 and node.inputs[0] in self.shapes.keys() - constants.keys():
             return self._picked(node)
         given = [constants.get(name) for name in node.inputs]
         if not given or any(a is None or a.size > _MOST_NUMBERS or a.dtype.kind not in "iu" for a in given):

@@ -74,7 +74,10 @@ class Layer:
 
     def onnx(self, op: str, inputs: Sequence[int | None] = (0,), version: int = 13, **attributes: Any) -> Node:
         """A node of ONNX with some of the layer's inputs."""
-        names = tuple("" if at is None else self.node.inputs[at] for at in inputs)
+        given = self.node.inputs
+        if missing := [at for at in inputs if at is not None and at >= len(given)]:
+            raise ModelError(f"{self.node.label} has {len(given)} inputs; it lacks that at position {missing[0]}")
+        names = tuple("" if at is None else given[at] for at in inputs)
         return Node(self.node.name, op, "", version, names, self.node.outputs, attributes, stands_for=(self.node,))
 
 

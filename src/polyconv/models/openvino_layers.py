@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from polyconv.errors import Error
 from polyconv.models.elements import BY_OPENVINO
 from polyconv.models.graph import Array, Node
 from polyconv.models.native import ONNX, Lookup
@@ -41,7 +42,12 @@ def as_onnx(node: Node, known: Lookup, constants: Mapping[str, Array]) -> Node |
         return f"{node.op} is not computed here"
     if not node.inputs:
         return "it has no input"
-    return read(Layer(node, known, constants))
+    try:
+        return read(Layer(node, known, constants))
+    except Error:
+        raise
+    except (IndexError, TypeError, ValueError):
+        return "an attribute or an input is missing, or of another kind"
 
 
 # -- element by element ---------------------------------------------------------------------------------

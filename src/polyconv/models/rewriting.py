@@ -101,7 +101,8 @@ class Rule:
     is_exact: bool
 
 
-def rewritten(graph: Graph, rules: Iterable[Rule], known: Mapping[str, Array], opsets: Mapping[str, int]) -> Graph:
+def rewritten(graph: Graph, rules: Iterable[Rule], known: Mapping[str, Array], opsets: Mapping[str, int],
+              foreign: str | None = None) -> Graph:  # fmt: skip
     """Apply rules to a graph until none fits.
 
     Parameters
@@ -114,6 +115,8 @@ def rewritten(graph: Graph, rules: Iterable[Rule], known: Mapping[str, Array], o
         Values that are the same in every run: constants, and what nodes make of them.
     opsets : mapping
         Version of every operator set.
+    foreign : str, optional
+        A domain whose nodes no rule is shown, as their operators have names that rules know.
     """
     by_op: dict[str, list[Rule]] = {}
     for rule in rules:
@@ -123,7 +126,7 @@ def rewritten(graph: Graph, rules: Iterable[Rule], known: Mapping[str, Array], o
     constants = dict(known)
     before = nodes
     for _ in range(_MOST_PASSES):
-        changes = _found(nodes, constants, graph, by_op, opsets)
+        changes = _found(nodes, constants, graph, by_op, opsets, foreign)
         if not changes:
             break
         for change in changes:
@@ -138,7 +141,7 @@ def rewritten(graph: Graph, rules: Iterable[Rule], known: Mapping[str, Array], o
 
 
 def _found(nodes: Sequence[Node], constants: Mapping[str, Array], graph: Graph, by_op: Mapping[str, list[Rule]],
-           opsets: Mapping[str, int]) -> list[Change]:  # fmt: skip
+           opsets: Mapping[str, int], foreign: str | None) -> list[Change]:  # fmt: skip
     """Changes of one pass, none of which touches a node or a value of another."""
     readers: dict[str, list[Node]] = {}
     for node in nodes:
@@ -150,7 +153,7 @@ def _found(nodes: Sequence[Node], constants: Mapping[str, Array], graph: Graph, 
     touched: set[Node] = set()
     changes = []
     for node in nodes:
-        for rule in by_op.get(node.op, ()):
+        for rule in by_op.get(node.op, ()) if node.domain != foreign else ():
             change = None if node in touched else rule.apply(node, view)
             if change is None or not _is_free(change, view, touched):
                 continue
