@@ -19,7 +19,7 @@ from openvino import opset8, opset13
 from polyconv.conformance.operands import Operands
 from polyconv.problem.problem import Problem
 
-__all__ = ["activation", "as_ir", "convolution", "run_backprop", "run_model", "run_problem", "version"]
+__all__ = ["activation", "as_ir", "convolution", "run_backprop", "run_file", "run_model", "run_problem", "version"]
 
 Array = NDArray[Any]
 
@@ -61,6 +61,11 @@ def run_model(model: bytes, feeds: dict[str, Array]) -> list[Array]:
 def as_ir(model: Path, file: Path) -> None:
     """Write an ONNX file as OpenVINO does: an IR, its weights as they are."""
     openvino.save_model(openvino.convert_model(model), file, compress_to_fp16=False)
+
+
+def run_file(file: Path, arrays: list[Array]) -> list[Array]:
+    """Results of a model file on arrays in the order of its inputs."""
+    return _run(_CORE.read_model(file), arrays)
 
 
 def run_backprop(x: Array, w: Array, attributes: dict[str, Any], output_shape: list[int] | None) -> Array:
