@@ -154,13 +154,13 @@ def complaints(graph: Drawn) -> list[str]:
 
 
 def _complaints_of_ir(graph: Drawn, rewrites: str) -> list[str]:
-    """What is wrong with the answers to an IR that OpenVINO makes of a graph; nothing where there is none.
+    """What is wrong with the answers to an IR that OpenVINO makes of every third graph; nothing where there is none.
 
     What quantises becomes FakeQuantize there, which rounds otherwise: such graphs are left out.  So are those of which
     OpenVINO's own results lie outside, as its converter forgets dilations beside ``auto_pad``.
     """
     ops = {node.op_type for node in graph.model.graph.node}
-    if find_spec("openvino") is None or any("Quant" in op or "QLinear" in op for op in ops):
+    if graph.index % 3 or find_spec("openvino") is None or any("Quant" in op or "QLinear" in op for op in ops):
         return []
     import onnx
 
