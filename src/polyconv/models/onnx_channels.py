@@ -71,7 +71,7 @@ class _Stretch:
 def channels_first(node: Node, view: View) -> Change | None:
     """``Transpose(f(Transpose(x)))``, to channels last and back -> ``f(x)`` with channels first."""
     value, perm = view.values.get(node.inputs[0]), node.attributes.get("perm")
-    if node.domain or value is None or value.dims is None or not all(isinstance(extent, int) for extent in value.dims):
+    if value is None or value.dims is None or not all(isinstance(extent, int) for extent in value.dims):
         return None
     rank = len(value.dims)
     if not 3 <= rank <= 5 or perm is None or tuple(perm) != _turn(rank) or value.type not in _FLOATS:
@@ -193,7 +193,7 @@ def biased(node: Node, view: View) -> Change | None:
 
     What the convolution adds already is added to that in f64, and the sum rounded once.
     """
-    if len(node.inputs) != 2 or node.attributes or node.domain:
+    if len(node.inputs) != 2 or node.attributes:
         return None
     at = 0 if view.constant(node, 0) is None else 1
     conv, added = view.makers.get(node.inputs[at]), view.constant(node, 1 - at)
@@ -220,7 +220,7 @@ def biased(node: Node, view: View) -> Change | None:
 def scaled_lines(node: Node, view: View) -> Change | None:
     """``Add(Mul(LayerNormalization(x), s), b)`` -> ``LayerNormalization(x, s, b)``, of lines along one axis."""
     x, a = view.values.get(node.inputs[0]), node.attributes
-    if node.domain not in ("", OWN) or len(node.inputs) != 1 or len(node.outputs) != 1 or x is None or not x.dims:
+    if len(node.inputs) != 1 or len(node.outputs) != 1 or x is None or not x.dims:
         return None
     rank = len(x.dims)
     axis, taken, held = a.get("axis", -1) % rank, [node], list[Array]()

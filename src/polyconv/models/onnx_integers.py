@@ -103,7 +103,7 @@ def integer_convolution(conv: Node, view: View) -> Change | None:
 
     A Relu or Clip commutes with quantising, which keeps order; where the result's type holds it in anyway, it goes.
     """
-    if conv.domain or len(conv.outputs) != 1:
+    if len(conv.outputs) != 1:
         return None
     x = _tensor_wide(_quantity(view.makers.get(conv.inputs[0]), view, "DequantizeLinear"))
     w = _weights(conv, view)
@@ -249,7 +249,7 @@ def _rows(node: Node, view: View) -> tuple[_Quantity, Array] | None:
     found = _quantity(view.makers.get(node.inputs[1]), view, "DequantizeLinear")
     integers = None if found is None else view.constants.get(found.integers)
     x, a = view.values.get(node.inputs[0]), node.attributes
-    if node.domain or found is None or integers is None or integers.ndim != 2 or integers.dtype not in _BYTES:
+    if found is None or integers is None or integers.ndim != 2 or integers.dtype not in _BYTES:
         return None
     if node.op == "MatMul" and (x is None or x.dims is None or len(x.dims) != 2):
         return None
@@ -266,7 +266,7 @@ def _between_equals(node: Node, view: View) -> tuple[_Quantity, _Quantity] | Non
     """What a node that makes no new numbers reads and makes, where both have the same quantities."""
     x = _tensor_wide(_quantity(view.makers.get(node.inputs[0]), view, "DequantizeLinear"))
     y = _tensor_wide(_quantity(view.only_reader(node.outputs[0]), view, "QuantizeLinear"))
-    if node.domain or len(node.outputs) != 1 or x is None or y is None or x.zero.dtype != y.zero.dtype:
+    if len(node.outputs) != 1 or x is None or y is None or x.zero.dtype != y.zero.dtype:
         return None
     if x.scale.reshape(-1) != y.scale.reshape(-1) or x.zero.reshape(-1) != y.zero.reshape(-1):
         return None
@@ -326,7 +326,7 @@ def on_real_numbers(node: Node, view: View) -> Change | None:
     op, count = ON_REAL_NUMBERS[node.op]
     operands = [node.inputs[at : at + 3] for at in range(0, 3 * count, 3)]
     quantities = node.inputs[3 * count :]
-    if node.domain != "com.microsoft" or node.attributes.get("channels_last") or len(node.outputs) != 1:
+    if node.attributes.get("channels_last") or len(node.outputs) != 1:
         return None
     if len(quantities) != 2 or not quantities[1] or any(len(names) < 2 for names in operands):
         return None
@@ -349,7 +349,7 @@ def on_real_numbers(node: Node, view: View) -> Change | None:
 def real_product(node: Node, view: View) -> Change | None:
     """``com.microsoft.QGemm(a, b, c)`` -> ``QuantizeLinear(Gemm(Dequantize(a), Dequantize(b), Dequantize(c)))``."""
     names, attributes, version = node.inputs, node.attributes, view.opsets[""]
-    if node.domain != "com.microsoft" or len(names) != 9 or not all(names[:6] + names[7:]) or version < 13:
+    if len(names) != 9 or not all(names[:6] + names[7:]) or version < 13:
         return None
     scales = view.constant(node, 1), view.constant(node, 4)
     if scales[0] is None or scales[1] is None or scales[0].size != 1 or attributes.get("alpha", 1.0) != 1.0:

@@ -33,7 +33,7 @@ ALL_FLOATS = (*_FLOATS, "tensor(float16)", "tensor(bfloat16)")
 def product(node: Node, view: View, *, least: int = _LEAST_MACS, types: Sequence[str] = _FLOATS) -> Change | None:
     """``MatMul(x, w)`` of an x of 3 to 5 axes -> a convolution of 1x1 windows, channels last, of the same x."""
     w, x = view.constant(node, 1), view.values.get(node.inputs[0])
-    if node.domain or w is None or w.ndim != 2 or x is None or x.dims is None:
+    if w is None or w.ndim != 2 or x is None or x.dims is None:
         return None
     rank = len(x.dims)
     extents = [extent for extent in x.dims if isinstance(extent, int)]
@@ -71,7 +71,7 @@ def linear(node: Node, view: View, *, types: Sequence[str] = _FLOATS) -> Change 
 def _columns(node: Node, view: View, types: Sequence[str]) -> Array | None:
     """Weights of a product with a matrix, outputs first."""
     w, a = view.constant(node, 1), node.attributes
-    if node.domain or w is None or w.ndim != 2 or type_of(w.dtype) not in types or not w.size:
+    if w is None or w.ndim != 2 or type_of(w.dtype) not in types or not w.size:
         return None
     if node.op == "MatMul":
         x = view.values.get(node.inputs[0])
@@ -112,7 +112,7 @@ def one_axis(op: str, node: Node, x: str, y: str, view: View) -> tuple[Node, dic
 def there_and_back(node: Node, view: View) -> Change | None:
     """``Unsqueeze(Squeeze(x))`` of the same axes -> ``x``."""
     maker = view.makers.get(node.inputs[0])
-    if node.domain or maker is None or maker.op != "Squeeze" or maker.domain:
+    if maker is None or maker.op != "Squeeze" or maker.domain:
         return None
     axes = _axes(node, view)
     if axes is None or axes != _axes(maker, view) or min(axes) < 0:
@@ -129,7 +129,7 @@ def _axes(node: Node, view: View) -> list[int] | None:
 def activated_before(node: Node, view: View) -> Change | None:
     """``Relu(Squeeze(x))`` -> ``Squeeze(Relu(x))``, so that the convolution that makes x can take it."""
     squeeze = view.makers.get(node.inputs[0])
-    if node.domain or squeeze is None or squeeze.op != "Squeeze" or squeeze.domain:
+    if squeeze is None or squeeze.op != "Squeeze" or squeeze.domain:
         return None
     if view.only_reader(squeeze.outputs[0]) is not node or len(node.outputs) != 1:
         return None

@@ -14,9 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from polyconv.dialects import ort
 from polyconv.models.elements import BY_ONNX
 from polyconv.models.fuse import activation_of
 from polyconv.models.graph import Array, Node
+from polyconv.models.native import OWN
 from polyconv.models.onnx_channels import biased, channels_first, scaled_lines
 from polyconv.models.onnx_integers import (
     ON_REAL_NUMBERS,
@@ -37,7 +39,7 @@ __all__ = ["ON_GPU", "RULES"]
 
 def same_value(node: Node, view: View) -> Change | None:
     """``y = Identity(x)``, ``y = Dropout(x)``, ``y = Cast(x)`` to its own type -> ``x``."""
-    if node.domain or (node.op == "Dropout" and not _is_no_dropout(node, view)):
+    if node.op == "Dropout" and not _is_no_dropout(node, view):
         return None
     if node.op == "Cast":
         row = BY_ONNX.get(node.attributes.get("to", 0))
@@ -72,7 +74,7 @@ def known_shape(node: Node, view: View) -> Change | None:
     constant = view.constant(node, 0)
     dims = constant.shape if constant is not None else None if value is None else value.dims
     name = node.outputs[0]
-    if node.domain or dims is None or name in view.results:
+    if dims is None or name in view.results:
         return None
     start, end = node.attributes.get("start", 0), node.attributes.get("end", len(dims))
     part = dims[start:end]
@@ -89,7 +91,7 @@ def padding(node: Node, view: View) -> Change | None:
     """
     conv = view.only_reader(node.outputs[0])
     pads = _spatial_pads(node, view)
-    if node.domain or conv is None or pads is None or conv.op != "Conv" or not has_row(conv):
+    if conv is None or pads is None or conv.op != "Conv" or not has_row(conv):
         return None
     weights = view.constant(conv, 1)
     if conv.inputs[0] != node.outputs[0] or conv.inputs.count(node.outputs[0]) > 1 or weights is None:
@@ -111,7 +113,7 @@ def cut_off(node: Node, view: View) -> Change | None:
     So causal convolutions are exported: they pad both ends.
     """
     conv = view.makers.get(node.inputs[0])
-    if node.domain or node.version < 10 or conv is None or conv.op != "Conv" or not has_row(conv):
+    if node.version < 10 or conv is None or conv.op != "Conv" or not has_row(conv):
         return None
     weights, value = view.constant(conv, 1), view.values.get(node.inputs[0])
     dims = None if value is None else value.dims
@@ -222,7 +224,7 @@ _SCALABLE = frozenset(("Conv", "ConvTranspose", "NhwcConv"))
 def _normalisation(node: Node, view: View) -> tuple[Array, Array] | None:
     """Scale and shift of a BatchNormalization with constant statistics."""
     given = [view.constant(node, position) for position in range(1, 5)]
-    if node.domain or node.attributes.get("training_mode", 0) or node.attributes.get("spatial", 1) != 1:
+    if node.attributes.get("training_mode", 0) or node.attributes.get("spatial", 1) != 1:
         return None
     if node.version < 7 and not node.attributes.get("is_test", 0):
         return None
@@ -241,7 +243,7 @@ def _factor(node: Node, conv: Node, view: View, rank: int, axis: int) -> tuple[A
     at = 1 - node.inputs.index(conv.outputs[0])
     given = view.constant(node, at)
     weights = view.constant(conv, 1)
-    if node.domain or node.attributes or given is None or weights is None or (node.op == "Div" and at == 0):
+    if node.attributes or given is None or weights is None or (node.op == "Div" and at == 0):
         return None
     groups = conv.attributes.get("group", 1)
     m = weights.shape[1] * groups if conv.op == "ConvTranspose" else weights.shape[0]
@@ -258,7 +260,7 @@ def _factor(node: Node, conv: Node, view: View, rank: int, axis: int) -> tuple[A
 def one_slope(node: Node, view: View) -> Change | None:
     """``PRelu(x)`` of one slope -> ``LeakyRelu``."""
     slope = view.constant(node, 1)
-    if node.domain or slope is None or not slope.size or slope.dtype != np.float32 or (slope != slope.flat[0]).any():
+    if slope is None or not slope.size or slope.dtype != np.float32 or (slope != slope.flat[0]).any():
         return None
     attributes = {"alpha": float(slope.flat[0])}
     value = view.values.get(node.inputs[0])
@@ -291,14 +293,17 @@ def _made(like: Node, taken: Sequence[Node], **fields: Any) -> Node:
     return replace(like, **fields, origin=None, stands_for=stands_for)
 
 
-def _rule(apply: Any, *ops: str, is_exact: bool = False) -> Rule:
-    return Rule(frozenset(ops), apply, is_exact)
+def _rule(apply: Any, *ops: str, is_exact: bool = False, domains: Sequence[str] = ("",)) -> Rule:
+    return Rule(frozenset(ops), apply, is_exact, frozenset(domains))
 
 
 RULES = (
     _rule(same_value, "Identity", "Dropout", "Cast", is_exact=True),
     _rule(known_shape, "Shape", is_exact=True),
-    _rule(same_node, "Shape", "DequantizeLinear", "Cast", "Transpose", "Reshape", "Relu", is_exact=True),
+    _rule(
+        same_node, "Shape", "DequantizeLinear", "Cast", "Transpose", "Reshape", "Relu", is_exact=True,
+        domains=("", ort.CONTRIB),
+    ),
     _rule(one_slope, "PRelu", is_exact=True),
     _rule(gelu, "Erf"),
     _rule(integer_weights, "QuantizeLinear", is_exact=True),
@@ -307,14 +312,14 @@ RULES = (
     ),
     _rule(integer_product, "Gemm", "MatMul"),
     _rule(integer_convolution, "Conv"),
-    _rule(on_real_numbers, *ON_REAL_NUMBERS),
-    _rule(real_product, "QGemm"),
+    _rule(on_real_numbers, *ON_REAL_NUMBERS, domains=(ort.CONTRIB,)),
+    _rule(real_product, "QGemm", domains=(ort.CONTRIB,)),
     _rule(padding, "Pad"),
     _rule(cut_off, "Slice"),
     _rule(scaled, "BatchNormalization", "Mul", "Div"),
     _rule(product, "MatMul"),
     _rule(linear, "Gemm", "MatMul"),
-    _rule(scaled_lines, "LayerNormalization"),
+    _rule(scaled_lines, "LayerNormalization", domains=("", OWN)),
     _rule(channels_first, "Transpose"),
     _rule(biased, "Add"),
     _rule(there_and_back, "Unsqueeze", is_exact=True),

@@ -25,7 +25,7 @@ from polyconv.models.native import ONNX, Translation
 from polyconv.models.onnx_host import onnx_host, onnx_views
 from polyconv.models.onnx_reading import read_onnx
 from polyconv.models.onnx_rules import ON_GPU, RULES
-from polyconv.models.operators import OPENVINO, Options
+from polyconv.models.operators import Options
 from polyconv.models.program import Program
 from polyconv.models.rewriting import rewritten
 from polyconv.models.segment import Host
@@ -146,5 +146,5 @@ def compiled(graph: Graph, overridden: frozenset[str], options: Options) -> Prog
         known = {**graph.constants, **made}
     rules = [rule for rule in RULES if rule.is_exact or options.rewrites == "all"]
     rules += ON_GPU if options.device is not None else ()
-    graph = rewritten(graph, rules, known, opsets, foreign=OPENVINO)
+    graph = rewritten(graph, rules, known, opsets)
     return compile_graph(graph, overridden, options, host, views, translation, made)

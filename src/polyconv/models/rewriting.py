@@ -94,15 +94,17 @@ class Rule:
         ``apply(node, view)``: the change, or None.
     is_exact : bool
         Whether every bit of every result stays as it was.
+    domains : frozenset of str
+        Of the operators: others may have their names.
     """
 
     ops: frozenset[str]
     apply: Callable[[Node, View], Change | None]
     is_exact: bool
+    domains: frozenset[str] = frozenset(("",))
 
 
-def rewritten(graph: Graph, rules: Iterable[Rule], known: Mapping[str, Array], opsets: Mapping[str, int],
-              foreign: str | None = None) -> Graph:  # fmt: skip
+def rewritten(graph: Graph, rules: Iterable[Rule], known: Mapping[str, Array], opsets: Mapping[str, int]) -> Graph:
     """Apply rules to a graph until none fits.
 
     Parameters
@@ -115,8 +117,6 @@ def rewritten(graph: Graph, rules: Iterable[Rule], known: Mapping[str, Array], o
         Values that are the same in every run: constants, and what nodes make of them.
     opsets : mapping
         Version of every operator set.
-    foreign : str, optional
-        A domain whose nodes no rule is shown, as their operators have names that rules know.
     """
     by_op: dict[str, list[Rule]] = {}
     for rule in rules:
@@ -126,7 +126,7 @@ def rewritten(graph: Graph, rules: Iterable[Rule], known: Mapping[str, Array], o
     constants = dict(known)
     before = nodes
     for _ in range(_MOST_PASSES):
-        changes = _found(nodes, constants, graph, by_op, opsets, foreign)
+        changes = _found(nodes, constants, graph, by_op, opsets)
         if not changes:
             break
         for change in changes:
@@ -141,7 +141,7 @@ def rewritten(graph: Graph, rules: Iterable[Rule], known: Mapping[str, Array], o
 
 
 def _found(nodes: Sequence[Node], constants: Mapping[str, Array], graph: Graph, by_op: Mapping[str, list[Rule]],
-           opsets: Mapping[str, int], foreign: str | None) -> list[Change]:  # fmt: skip
+           opsets: Mapping[str, int]) -> list[Change]:  # fmt: skip
     """Changes of one pass, none of which touches a node or a value of another."""
     readers: dict[str, list[Node]] = {}
     for node in nodes:
@@ -153,8 +153,8 @@ def _found(nodes: Sequence[Node], constants: Mapping[str, Array], graph: Graph, 
     touched: set[Node] = set()
     changes = []
     for node in nodes:
-        for rule in by_op.get(node.op, ()) if node.domain != foreign else ():
-            change = None if node in touched else rule.apply(node, view)
+        for rule in by_op.get(node.op, ()):
+            change = None if node in touched or node.domain not in rule.domains else rule.apply(node, view)
             if change is None or not _is_free(change, view, touched):
                 continue
             touched.update(change.gone)
