@@ -7,7 +7,8 @@ to some before them.  It knows no engine by name and no file format.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from os import PathLike
 
@@ -174,7 +175,7 @@ class _Ran:
     made: Sequence[Array]
 
 
-def _held_against(graph: Graph, group: Sequence[_Ran], of_file: Collection[str], tolerance: float | None) -> Compared:
+def _held_against(graph: Graph, group: Sequence[_Ran], of_file: AbstractSet[str], tolerance: float | None) -> Compared:
     """Steps, most often a single one, beside the nodes between what they read and what they write of the file."""
     nodes = tuple(dict.fromkeys(node for ran in group for node in ran.step.nodes))
     names, ops = tuple(node.name for node in nodes), tuple(node.op for node in nodes)
@@ -183,7 +184,7 @@ def _held_against(graph: Graph, group: Sequence[_Ran], of_file: Collection[str],
     reads = {n: a for ran in group for n, a in zip(ran.step.reads, ran.arrays, strict=True) if n not in made}
     writes = {name: np.asarray(a) for name, a in made.items() if name in of_file}
     try:
-        if not writes or not reads.keys() <= set(of_file):
+        if not writes or not reads.keys() <= of_file:
             raise ModelError("it stands between values of a rewrite, which the file does not have")
         other = _other(graph, reads, tuple(writes))
         theirs = other.run(list(reads.values()))

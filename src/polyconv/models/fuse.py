@@ -21,7 +21,7 @@ import numpy as np
 
 from polyconv.dtypes import DTYPES, of_array
 from polyconv.errors import DtypeError, Error
-from polyconv.models.graph import Array, Node, consumers
+from polyconv.models.graph import Array, Node, along, consumers
 from polyconv.models.operators import (
     OPENVINO,
     Epilogue,
@@ -252,18 +252,13 @@ def _per_channel(added: Array, node: Node, constants: Mapping[str, Array]) -> Ar
         (shape, *_) = make(node, Options(), Epilogue()).infer(None, weights.shape)
     except Error:  # a wrong node is reported by whoever makes it ready
         return None
-    if shape is None or added.ndim > len(shape):
+    if shape is None:
         return None
     axis = 1 if row.layout == "NCHW" else len(shape) - 1
-    aligned = (1,) * (len(shape) - added.ndim) + added.shape
-    m = shape[axis]
-    if (
-        not isinstance(m, int)
-        or aligned[axis] not in (1, m)
-        or any(e != 1 for a, e in enumerate(aligned) if a != axis)
-    ):
+    m, numbers = shape[axis], along(added, len(shape), axis)
+    if not isinstance(m, int) or numbers is None or numbers.size not in (1, m):
         return None
-    return np.ascontiguousarray(np.broadcast_to(added.reshape(-1), (m,)))
+    return np.ascontiguousarray(np.broadcast_to(numbers, (m,)))
 
 
 def _add_residual(chain: _Chain, node: Node, dtype: str | None, constants: Collection[str]) -> bool:

@@ -276,6 +276,13 @@ def fixed(nodes: Iterable[Node], constants: Collection[str], moving: Callable[[N
     return names
 
 
+def along(array: Array, rank: int, axis: int) -> Array | None:
+    """The numbers along one axis that an array amounts to, broadcast to so many axes; None if it has others."""
+    extents = (1,) * (rank - array.ndim) + array.shape
+    others = [extent for at, extent in enumerate(extents) if at != axis]
+    return array.reshape(-1) if array.ndim <= rank and all(extent == 1 for extent in others) else None
+
+
 def consumers(nodes: Iterable[Node]) -> dict[str, list[Node]]:
     """Which nodes read a value, once for each reading input."""
     readers: dict[str, list[Node]] = {}

@@ -7,7 +7,6 @@ needs either.  It runs nothing.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,7 +15,7 @@ import numpy as np
 
 from polyconv.dialects import ort
 from polyconv.models.elements import type_of
-from polyconv.models.graph import Array, Node
+from polyconv.models.graph import Array, Node, along
 from polyconv.models.native import OWN
 from polyconv.models.rewriting import Change, View
 
@@ -204,14 +203,12 @@ def biased(node: Node, view: View) -> Change | None:
         return None
     if view.only_reader(conv.outputs[0]) is not node or w is None or added is None or added.dtype != w.dtype:
         return None
-    aligned = (1,) * (w.ndim - added.ndim) + added.shape
-    m = len(w)
-    if type_of(w.dtype) not in _FLOATS or added.ndim > w.ndim or aligned[1] != m or math.prod(aligned) != m:
+    whole = along(added, w.ndim, 1)
+    if type_of(w.dtype) not in _FLOATS or whole is None or whole.size != len(w):
         return None
     name = view.fresh(f"bias of {node.outputs[0]}")
     stands_for = (*conv.of_file, *node.of_file)
     made = replace(conv, inputs=(*conv.inputs[:2], name), outputs=node.outputs, stands_for=stands_for, origin=None)
-    whole = added.reshape(-1)
     with np.errstate(over="ignore", invalid="ignore"):
         sums = whole if bias is None else (bias.astype(np.float64) + whole).astype(w.dtype)
     return Change((conv, node), (made,), {name: sums})
@@ -228,13 +225,12 @@ def scaled_lines(node: Node, view: View) -> Change | None:
         following = view.only_reader(taken[-1].outputs[0])
         if axis != a.get("last_axis", rank - 1) or following is None or following.op != op or following.attributes:
             return None
-        numbers = next((n for at in (0, 1) if (n := view.constant(following, at)) is not None), None)
-        if numbers is None or numbers.ndim > rank or type_of(numbers.dtype) != x.type:
-            return None
-        if ((1,) * (rank - numbers.ndim) + numbers.shape)[axis] != numbers.size or numbers.size != x.dims[axis]:
+        given = next((n for at in (0, 1) if (n := view.constant(following, at)) is not None), None)
+        numbers = None if given is None or type_of(given.dtype) != x.type else along(given, rank, axis)
+        if numbers is None or numbers.size != x.dims[axis]:
             return None
         taken.append(following)
-        held.append(numbers.reshape(-1))
+        held.append(numbers)
     name = taken[-1].outputs[0]
     constants = {view.fresh(f"{role} of {name}"): n for role, n in zip(("scale", "shift"), held, strict=True)}
     stands_for = tuple(each for part in taken for each in part.of_file)

@@ -6,7 +6,6 @@ and says whether bits may change.  It runs nothing.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -17,7 +16,7 @@ import numpy as np
 from polyconv.dialects import ort
 from polyconv.models.elements import BY_ONNX
 from polyconv.models.fuse import activation_of
-from polyconv.models.graph import Array, Node
+from polyconv.models.graph import Array, Node, along
 from polyconv.models.native import OWN
 from polyconv.models.onnx_channels import biased, channels_first, scaled_lines
 from polyconv.models.onnx_integers import (
@@ -247,12 +246,10 @@ def _factor(node: Node, conv: Node, view: View, rank: int, axis: int) -> tuple[A
         return None
     groups = conv.attributes.get("group", 1)
     m = weights.shape[1] * groups if conv.op == "ConvTranspose" else weights.shape[0]
-    if given.ndim > rank or given.dtype != weights.dtype:
+    numbers = along(given, rank, axis)
+    if numbers is None or numbers.size not in (1, m) or given.dtype != weights.dtype:
         return None
-    aligned = (1,) * (rank - given.ndim) + given.shape
-    if aligned[axis] not in (1, m) or math.prod(aligned) != aligned[axis]:
-        return None
-    values = np.broadcast_to(given.reshape(-1).astype(np.float64), (m,))
+    values = np.broadcast_to(numbers.astype(np.float64), (m,))
     with np.errstate(all="ignore"):
         return (values if node.op == "Mul" else 1.0 / values), np.zeros(m)
 

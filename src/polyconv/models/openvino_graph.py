@@ -144,13 +144,13 @@ class _Walk:
             self.facts.note([Value(node.outputs[0], self.facts.known(node.inputs[0]).type, dims)])
 
     def _put(self, nodes: Sequence[Node], constants: Mapping[str, Array]) -> None:
-        """Go on with nodes in the place of others."""
+        """Take nodes, and the constants that they read, in the place of what was met."""
         self.keep(constants)
         self.nodes.extend(who_runs(self.facts, nodes, {}, self.read)[0])
 
     def _in_integers(self, node: Node) -> bool:
         """Whether a node rounds to levels, or is a convolution between two that do, and was put in terms of ONNX."""
-        if self.facts.options.rewrites != "all" or not node.inputs:
+        if self.facts.options.rewrites != "all" or len(node.inputs) < 2 or len(node.outputs) != 1:
             return False
         layer, y = Layer(node, self.facts.known, self.constants), None
         if node.op.lower() == "fakequantize":
@@ -199,10 +199,8 @@ class _Walk:
         (extents, kind), at = self.shapes[node.inputs[0]], self.constants.get(node.inputs[1])
         if at is None or at.dtype.kind not in "iu" or at.size > _MOST_NUMBERS or (abs(at + 0.5) > len(extents)).any():
             return None
-        picked = extents[at.astype(np.int64)]
-        numbers = picked.tolist() if isinstance(picked, np.ndarray) else picked
-        flat = np.array(numbers, object).reshape(-1)
-        return np.array(numbers, kind) if all(isinstance(extent, int) for extent in flat) else None
+        picked = np.asarray(extents[at.astype(np.int64)], object)
+        return picked.astype(kind) if all(isinstance(extent, int) for extent in picked.flat) else None
 
     def _counted(self, node: Node, given: Sequence[Array]) -> Array | None:
         """What a node makes of a few integers; None where that is left to others."""

@@ -9,12 +9,13 @@ It runs nothing.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from polyconv.models.graph import Array, Node
+from polyconv.models.graph import Array, Node, along
 from polyconv.models.onnx_integers import integer_convolution
 from polyconv.models.openvino_layer import AUTO_PADS, Layer
 from polyconv.models.rewriting import Change, View
@@ -107,9 +108,10 @@ def integer_layers(conv: Layer, x: Quantity, makers: Mapping[str, Node], followe
     following = follower(conv.node)
     if following is not None and following.node.op == "Add":
         added = next((a for a in map(following.constant, range(2)) if a is not None), None)
-        if added is None or not _is_bias(added, integers):
+        numbers = None if added is None or added.dtype != np.float32 else along(added, integers.ndim, 1)
+        if numbers is None or numbers.size != len(integers) or following.text("auto_broadcast", "numpy") != "numpy":
             return None
-        taken, bias, following = [*taken, following.node], added.reshape(-1), follower(following.node)
+        taken, bias, following = [*taken, following.node], numbers, follower(following.node)
     clip = following if following is not None and following.node.op.lower() in _CLIPPING else None
     if clip is not None:
         taken, following = [*taken, clip.node], follower(clip.node)
@@ -185,7 +187,9 @@ def _weights(conv: Layer, makers: Mapping[str, Node]) -> tuple[Array, Array, Arr
         if zero is None:
             return None
     integers = None if inner is None or inner.op != "Convert" else conv.constants.get(inner.inputs[0])
-    if integers is None or integers.dtype not in (np.int8, np.uint8) or scale is None or scale.dtype != np.float32:
+    if integers is None or integers.dtype not in (np.int8, np.uint8) or integers.size != math.prod(dims):
+        return None
+    if scale is None:
         return None
     zero = np.zeros(scale.shape, np.float32) if zero is None else zero
     grouped = conv.node.op == "GroupConvolution"
@@ -196,12 +200,6 @@ def _weights(conv: Layer, makers: Mapping[str, Node]) -> tuple[Array, Array, Arr
     if (whole != zero.reshape(-1)).any() or whole.size != scale.size:
         return None
     return integers.reshape(outputs, -1, *dims[2 + grouped :]), scale.reshape(-1), whole
-
-
-def _is_bias(added: Array, weights: Array) -> bool:
-    """Whether what is added to a convolution is a number for each output channel."""
-    aligned = (1,) * (weights.ndim - added.ndim) + added.shape
-    return added.dtype == np.float32 and added.ndim <= weights.ndim and aligned[1] == added.size == len(weights)
 
 
 def _is_by_output(numbers: Array, integers: Array, outputs: int) -> bool:
