@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,9 @@ from polyconv.gpu.guests import stand_in, where
 from polyconv.in_force import keep_where_settings_say
 from polyconv.names import checked
 from polyconv.planned import Plan, plan
-from polyconv.prepared import Layer, compute
+from polyconv.prepared import Layer
 from polyconv.problem.problem import Problem
+from polyconv.recent import compute
 from polyconv.runtime.guests import as_array, together
 from polyconv.settings import resolve as setting
 from polyconv.shown import Shown
@@ -268,7 +270,6 @@ class ConvTranspose(_Described):
                    overflow=overflow, output_padding=output_padding, output_shape=output_shape,
                    x_dtype=x_dtype)  # fmt: skip
 
-
     @property
     def output_padding(self) -> tuple[int, ...]:
         """Extra elements at the high end, by axis."""
@@ -286,12 +287,13 @@ def _remake(kind: Callable[..., Any], w: Any, b: Any, keywords: dict[str, Any]) 
 
 def _once(d: Description, x: NDArray[Any], w: NDArray[Any], b: ArrayLike | None, residual: ArrayLike | None, out: Any,
           accuracy: str | None, threads: int | None, workspace_limit: int | None) -> Any:  # fmt: skip
-    problem = _fitted(d, x.shape, w.shape, residual)
+    problem = _fitted(d, x.shape, w.shape, residual is not None)
     return compute(problem, x, w, bias_of(b, d, w), residual, out=out, accuracy=accuracy, threads=threads,
                    workspace_limit=workspace_limit)  # fmt: skip
 
 
-def _fitted(d: Description, x: tuple[int, ...], w: tuple[int, ...], residual: Any) -> Problem:
+@lru_cache(256)
+def _fitted(d: Description, x: tuple[int, ...], w: tuple[int, ...], residual: bool) -> Problem:
     """The problem of a description for an input of a shape."""
     if len(x) != len(d.k) + 2:
         raise ArgumentError(f"{axes_disagree(len(x) - 2, len(d.k), d.layout)} (x has shape {x}, w {w})")
@@ -302,7 +304,8 @@ def _fitted(d: Description, x: tuple[int, ...], w: tuple[int, ...], residual: An
             f"x has {c} channels (shape {x}, layout {d.layout}), w of shape {w} with groups={d.groups} "
             f"takes {d.c}; check layout, groups or the weights' axis order"
         )
-    return replace(d.problem(n, tuple(i)), residual=residual is not None)
+    problem = d.problem(n, tuple(i))
+    return replace(problem, residual=True) if residual else problem
 
 
 # -- arrays on a GPU -------------------------------------------------------------------------------
@@ -316,7 +319,7 @@ def _once_on_gpu(d: Description, x: Any, w: Any, b: Any, residual: Any, out: Any
     shown = stand_in(w, "w")
     if b is not None:
         bias_of(stand_in(b, "b"), d, shown)
-    problem = _fitted(d, tuple(x.shape), shown.shape, residual)
+    problem = _fitted(d, tuple(x.shape), shown.shape, residual is not None)
     keep_where_settings_say()
     return compute_there(problem, x, w, b, residual, out=out, accuracy=_accuracy_there(accuracy),
                          limit=setting("workspace_limit", workspace_limit))  # fmt: skip

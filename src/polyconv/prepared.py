@@ -1,7 +1,7 @@
 """A problem with its weights, ready for arrays: packs once, plans per extents, runs.
 
-``Layer`` is what the facade, the dialects and sessions hold; ``compute`` is the same for one call.  Operands
-are checked in ``operands``, all of them before the first store.  It must know nothing of attribute names.
+``Layer`` is what the facade, the dialects and sessions hold.  Operands are checked in ``operands``, all of them before
+the first store.  It must know nothing of attribute names.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from polyconv import operands
 from polyconv.algorithms.form import Form, Refusal
 from polyconv.algorithms.table import ALGORITHMS
 from polyconv.calls import Call, bound, execute, make_ready, run_now
-from polyconv.causal import causal
 from polyconv.errors import ArgumentError
 from polyconv.in_force import target_in_force
 from polyconv.kernels import objects
@@ -45,7 +44,7 @@ from polyconv.settings import resolve as setting
 from polyconv.target import Target
 from polyconv.weights import TABLES, Weights
 
-__all__ = ["Layer", "compute", "decided"]
+__all__ = ["Layer", "decided"]
 
 Array = NDArray[Any]
 _log = logging.getLogger("polyconv")
@@ -82,7 +81,7 @@ class Layer:
     own : bool
         Copy the weights; without it they must not change while the layer lives.
     once : bool
-        Plan for one call, in which preparing the weights counts.
+        Plan for one call, in which preparing the weights counts; a layer with a copy of them may be called again.
     quantities : mapping
         Run-time ``zx zw zy sx sw sy`` of quantised problems.
     chance : int
@@ -101,7 +100,7 @@ class Layer:
                  own: bool = True, once: bool = False, quantities: Mapping[str, ArrayLike | None] | None = None,
                  chance: int | None = None, far: bool = False) -> None:  # fmt: skip
         self._chance, self._far = chance, far
-        self._resolve, self._layout, self._once = resolve, layout, once
+        self._resolve, self._layout, self._once, self.owns = resolve, layout, once, own
         self._asked = None if algorithm is None else Decision(algorithm, "asked")
         self._accuracy = setting("accuracy", accuracy)
         self._threads = None if threads is None else setting("threads", threads)
@@ -282,8 +281,9 @@ class Layer:
         with allocating(needed, "compute some of the output channels at a time"):
             form = form_of(algorithm, s)
             program = self.program(form, lying, offset, mask)
+        often = self.owns or not self._once
         call = bound(program, key, algorithm, arrays, threads=s.threads, strict=s.strict, seconds=seconds,
-                     profile=s.profile, check=self._check, often=not self._once, copies=not form.takes(*lying))
+                     profile=s.profile, check=self._check, often=often, copies=not form.takes(*lying))
         most = max(_MOST_PACKED, 8 * self.weights.w.nbytes)
         with TABLES:
             calls[key] = call
@@ -345,43 +345,6 @@ class Layer:
         )  # fmt: skip
         made = form.build(request) if form.is_whole else with_gaps(request, form.build(request))
         return Program(made.steps, made.workspace, (*made.keep, *held))
-
-
-def compute(problem: Problem, x: ArrayLike, w: ArrayLike, bias: ArrayLike | None = None,
-            residual: ArrayLike | None = None, *, out: Any = None, offset: ArrayLike | None = None,
-            mask: ArrayLike | None = None, past: ArrayLike | None = None, accuracy: str | None = None,
-            threads: int | None = None, workspace_limit: int | None = None, algorithm: str | None = None,
-            quantities: Mapping[str, ArrayLike | None] | None = None, chance: int | None = None) -> Any:  # fmt: skip
-    """Compute a problem once: weights are packed for this call and nothing is remembered.
-
-    Parameters
-    ----------
-    problem : Problem
-        With known extents.
-    x, w, bias, residual, offset, mask, past : array
-        Operands in its layout and types.
-    algorithm : str, optional
-        Row of the table of algorithms to use.
-    chance : int, optional
-        As in ``Situation``, for tests.
-
-    Returns
-    -------
-    ndarray
-        The result, or (result, present state) of a causal convolution.
-    """
-    keywords = dict[str, Any](accuracy=accuracy, threads=threads, workspace_limit=workspace_limit,
-                              algorithm=algorithm, chance=chance)  # fmt: skip
-    if problem.op == "causal_conv":
-
-        def run(part: Array, y: Array, *, is_head: bool) -> None:
-            plain = replace(problem, op="conv", pads=((0, 0),), i=part.shape[2:])
-            compute(plain, part, w, bias, out=y, **keywords)
-
-        return causal(problem, x, past, out, run)
-    layer = Layer(lambda n, i: problem, w, bias, layout=problem.layout, own=False, once=True, quantities=quantities,
-                  **keywords)  # fmt: skip
-    return layer._run(x, residual, out, offset, mask)
 
 
 def decided(s: Situation, rigor: str, known: wisdom.Known | None = None) -> Decision | None:

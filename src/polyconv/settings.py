@@ -236,6 +236,12 @@ SETTINGS: dict[str, Setting] = {
             "Memory that one call may take beyond its result.",
         ),
         Setting(
+            "kept_weights", ("POLYCONV_KEPT_WEIGHTS",), _bytes, lambda: 64 << 20,
+            "bytes, as a number or with a unit as in 64MB or 64MiB; 0 keeps none", "64MiB",
+            "Memory for weights that conv and operators of dialects keep prepared, for later calls with the same ones.",
+            per_call=False,
+        ),
+        Setting(
             "rigor", ("POLYCONV_RIGOR",), _one_of("estimate", "measure", "patient"), lambda: "estimate",
             "estimate, measure or patient", "estimate",
             "Whether plans are chosen by arithmetic or by measuring.",

@@ -83,6 +83,15 @@ class Weights:
             self._sizes = narrow_and_light(p, self.given(), self._quantities.get("zx"), self._quantities.get("zw"))
         return self._sizes
 
+    def are(self, w: Array, bias: Array | None, quantities: Mapping[str, ArrayLike | None] | None) -> bool:
+        """Whether others are the same, byte by byte."""
+        mine: dict[str, Array | None] = {**self._quantities, "w": self.given(), "b": self.bias}
+        others = {name: as_array(v, name) for name, v in (quantities or {}).items() if v is not None}
+        return mine.keys() == {"w", "b", *others} and all(
+            (mine[name] is None and other is None) or _same(mine[name], other)
+            for name, other in {**others, "b": bias, "w": w}.items()
+        )
+
     def packed(self, key: Any, make: Callable[[], Any]) -> Any:
         """The form kept under a key, made on first use."""
         with TABLES:
@@ -236,6 +245,18 @@ def _all_finite(w: Array) -> bool:
     once = w[tuple(slice(1 if step == 0 else None) for step in w.strides)]  # what is repeated need not be judged again
     pieces = np.nditer(once, ["external_loop", "buffered"], buffersize=_PIECE)
     return all(bool(np.isfinite(piece).all()) for piece in pieces)
+
+
+def _same(a: Array | None, b: Array | None) -> bool:
+    """Whether two arrays have the same shape, type and bytes; large ones are compared in pieces."""
+    if a is None or b is None or a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    word = f"u{a.itemsize}"
+    one, other = a.view(word), b.view(word)
+    if a.size <= _PIECE // 8:
+        return bool((one == other).all())
+    pieces = np.nditer([one, other], ["external_loop", "buffered"], buffersize=_PIECE // 8)
+    return all(bool((p == q).all()) for p, q in pieces)
 
 
 class _Lie(NamedTuple):

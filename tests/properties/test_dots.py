@@ -13,7 +13,7 @@ import pytest
 from levels import BOTH_ENDS, LEVELS
 
 import polyconv
-from polyconv import prepared
+from polyconv import prepared, recent
 from polyconv.algorithms.table import ALGORITHMS
 from polyconv.benchmark.runs import restricted
 from polyconv.conformance.kernel_texts import TARGETS
@@ -44,7 +44,7 @@ def _extreme(p: Problem, seed: int) -> Operands:
 def _check(line: str, made: Operands | None = None, chance: int | None = None, algorithm: str = "dots") -> None:
     p = Problem.parse(line)
     made = _extreme(p, 1) if made is None else made
-    got = prepared.compute(p, made.x, made.w, made.bias, made.residual, quantities=made.quantities, algorithm=algorithm,
+    got = recent.compute(p, made.x, made.w, made.bias, made.residual, quantities=made.quantities, algorithm=algorithm,
                            chance=chance)  # fmt: skip
     want = oracle(p, made.x, made.w, made.bias, made.residual, quantities=made.quantities)
     np.testing.assert_array_equal(got, want, line)
@@ -289,7 +289,7 @@ def test_threads_take_channels_or_rows_of_their_own(layout: str) -> None:
         made = _extreme(p, 5)
         want = oracle(p, made.x, made.w, made.bias, quantities=made.quantities)
         for threads in (2, 3, 5):
-            got = prepared.compute(p, made.x, made.w, made.bias, quantities=made.quantities, algorithm=algorithm,
+            got = recent.compute(p, made.x, made.w, made.bias, quantities=made.quantities, algorithm=algorithm,
                                    threads=threads)  # fmt: skip
             np.testing.assert_array_equal(got, want, f"{p}, {threads} threads")
 
@@ -327,7 +327,7 @@ def test_tiles_begin_with_a_cache_line_wherever_rows_do(geometry: str, types: st
         x = memory[begin + offset : begin + offset + made.x.nbytes].view(made.x.dtype).reshape(made.x.shape)
         x[...] = made.x
         for threads in (1, 2):
-            got = prepared.compute(p, x, made.w, algorithm="dots_patches", chance=chance, threads=threads)
+            got = recent.compute(p, x, made.w, algorithm="dots_patches", chance=chance, threads=threads)
             np.testing.assert_array_equal(got, want, f"{offset} {chance}")
 
 
@@ -386,7 +386,7 @@ def test_groups_lie_side_by_side_in_vectors(outputs: int, types: str) -> None:
         made = operands(p, np.random.default_rng(number), "normal") if types == "bf16" else _extreme(p, number)
         for chance in (None, number, number + 1):
             if types == "bf16":
-                run = partial(prepared.compute, p, made.x, made.w, made.bias, algorithm="dots")
+                run = partial(recent.compute, p, made.x, made.w, made.bias, algorithm="dots")
                 np.testing.assert_array_equal(run(chance=chance), run(chance=99), str(p))
             else:
                 _check(str(p), made, chance)
@@ -536,7 +536,7 @@ def test_ties_are_rounded_to_even_and_what_does_not_fit_saturates(level: str | N
             given = {"zx": np.uint8(128), "zw": np.int8(0), "zy": np.uint8(zy)}
             given |= {"sx": np.float32(scale), "sw": one, "sy": one}
             w = np.array([1, -1], np.int8).reshape(2, 1, 1, 1)
-            got = prepared.compute(p, x, w, quantities=given, algorithm="dots")
+            got = recent.compute(p, x, w, quantities=given, algorithm="dots")
             sums = np.stack([np.arange(256) - 128, 128 - np.arange(256)]).reshape(1, 2, 1, 256)
             exact = np.float32(scale) * sums.astype(np.float32)
             want = np.clip(np.rint(exact.astype(np.float64)) + zy, 0, 255).astype(np.uint8)
@@ -599,7 +599,7 @@ def test_threads_share_channels_of_small_planes(level: str | None, layout: str, 
             made = _extreme(p, 3)
             within: Any = nullcontext() if level is None else restricted(level)
             with within:
-                got = prepared.compute(p, made.x, made.w, made.bias, quantities=made.quantities, algorithm=algorithm,
+                got = recent.compute(p, made.x, made.w, made.bias, quantities=made.quantities, algorithm=algorithm,
                                        threads=threads)  # fmt: skip
             want = oracle(p, made.x, made.w, made.bias, quantities=made.quantities)
             np.testing.assert_array_equal(got, want, f"{p} {algorithm}")
@@ -627,7 +627,7 @@ def test_rows_are_shared_where_outputs_are_few(layout: str, threads: int) -> Non
     """A first layer, whose outputs are one block."""
     p = Problem.parse(f"conv u8*i8>i32 {layout} n1 c3 i63x61 m32 k3x3 s2 p1 b1")
     made = _extreme(p, 2)
-    got = prepared.compute(p, made.x, made.w, made.bias, algorithm="dots", threads=threads)
+    got = recent.compute(p, made.x, made.w, made.bias, algorithm="dots", threads=threads)
     np.testing.assert_array_equal(got, oracle(p, made.x, made.w, made.bias))
     sizes = form_of("dots", replace(_WIDE, problem=p, threads=threads)).parts[0].together
     assert (sizes.box, sizes.splits) == ((-(-32 // threads), 31), 1)
@@ -649,7 +649,7 @@ def test_axes_of_several_taps_are_not_folded(types: str, rest: str) -> None:
     """The taps of a kernel that is as wide as the map lie an element apart, and its results a line."""
     p = Problem.parse(f"conv {types} NCHW n2 c63 {rest}")
     made = operands(p, np.random.default_rng(0), "small")
-    got = prepared.compute(p, made.x, made.w, made.bias, algorithm="dots_patches")
+    got = recent.compute(p, made.x, made.w, made.bias, algorithm="dots_patches")
     np.testing.assert_array_equal(got, oracle(p, made.x, made.w, made.bias))
 
 
@@ -661,5 +661,5 @@ def test_no_two_steps_write_the_same_result(types: str) -> None:
     right = oracle(p, made.x, made.w, made.bias)
     for threads in (1, 2, 3):
         for _ in range(5):
-            got = prepared.compute(p, made.x, made.w, made.bias, algorithm="dots", threads=threads)
+            got = recent.compute(p, made.x, made.w, made.bias, algorithm="dots", threads=threads)
             np.testing.assert_array_equal(got, right)

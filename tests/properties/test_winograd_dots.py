@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from levels import BOTH_ENDS, LEVELS
 
-from polyconv import prepared
+from polyconv import prepared, recent
 from polyconv.algorithms.table import ALGORITHMS
 from polyconv.benchmark.runs import restricted
 from polyconv.conformance.operands import operands
@@ -31,7 +31,7 @@ def _check(line: str, *, x: Any = None, w: Any = None, chance: int | None = None
     if "zw" in given and "zw" not in quantities:
         given["zw"] = np.zeros_like(given["zw"]) if p.w == "i8" else np.full_like(given["zw"], 128)
     x, w = made.x if x is None else x, made.w if w is None else w
-    got = prepared.compute(p, x, w, made.bias, made.residual, quantities=given, algorithm="winograd_dots",
+    got = recent.compute(p, x, w, made.bias, made.residual, quantities=given, algorithm="winograd_dots",
                            chance=chance)  # fmt: skip
     np.testing.assert_array_equal(got, oracle(p, x, w, made.bias, made.residual, quantities=given), line)
 
@@ -90,7 +90,7 @@ def test_weights_that_may_reach_the_bound_are_refused() -> None:
     with pytest.raises(Unsupported, match="2\\^25"):
         _check(str(p), x=x, w=sizes, zx=zx)
     want = oracle(p, x, sizes, quantities={"zx": zx})
-    np.testing.assert_array_equal(prepared.compute(p, x, sizes, quantities={"zx": zx}), want)
+    np.testing.assert_array_equal(recent.compute(p, x, sizes, quantities={"zx": zx}), want)
     layer = prepared.Layer(lambda n, i: p, sizes, layout="NHWC", quantities={"zx": zx})
     assert "2^25" in dict(layer.plan(x.shape).refused)["winograd_dots"]
 

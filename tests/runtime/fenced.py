@@ -89,8 +89,8 @@ def main(seed: int, count: int) -> None:
     from polyconv.conformance.judge import complaint, expected
     from polyconv.conformance.operands import Operands, operands
     from polyconv.errors import Unsupported
-    from polyconv.prepared import compute
     from polyconv.problem.problem import Problem
+    from polyconv.recent import compute
 
     def result(p: Problem, made: Operands, out: Array | None, name: str, index: int) -> Array:
         options = {"algorithm": name, "threads": 1 + index % 2, "workspace_limit": 0 if index % 5 == 0 else None}

@@ -23,7 +23,7 @@ from polyconv.benchmark.load import environment_of
 from polyconv.benchmark.peaks import peak
 from polyconv.benchmark.runs import median_seconds, prepared, restricted
 from polyconv.kernels import objects
-from polyconv.layer import Conv, plan
+from polyconv.layer import Conv, conv, plan
 from polyconv.problem.problem import Problem
 from polyconv.target import host_target, levels, target
 
@@ -65,10 +65,14 @@ class StartTimes:
 
 @dataclass(frozen=True, slots=True)
 class CallTimes:
-    """Seconds of a call of a tiny layer, with ``out`` and without; best of several rounds."""
+    """Seconds of a call of a tiny layer, with ``out`` and without, and of ``conv`` with the same weights again.
+
+    Best of several rounds.
+    """
 
     with_out: float
     without_out: float
+    with_weights: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +111,12 @@ def _probe(environment: dict[str, str]) -> tuple[float, float]:
 
 def call_times(rounds: int = 7, calls: int = 20_000) -> CallTimes:
     """Overhead of a call, on a layer that has next to nothing to do."""
-    layer = Conv(np.ones((1, 1, 1), np.float32), threads=1)
+    w = np.ones((1, 1, 1), np.float32)
+    layer = Conv(w, threads=1)
     x = np.ones((1, 1, 4), np.float32)
     out = layer(x)
 
-    def best(call: Callable[[], Any]) -> float:
+    def best(call: Callable[[], Any], calls: int = calls) -> float:
         times = []
         for _ in range(rounds):
             start = time.perf_counter()
@@ -120,7 +125,7 @@ def call_times(rounds: int = 7, calls: int = 20_000) -> CallTimes:
             times.append((time.perf_counter() - start) / calls)
         return min(times)
 
-    return CallTimes(best(lambda: layer(x, out=out)), best(lambda: layer(x)))
+    return CallTimes(best(lambda: layer(x, out=out)), best(lambda: layer(x)), best(lambda: conv(x, w), calls // 20))
 
 
 def compile_times() -> dict[str, float]:

@@ -75,6 +75,7 @@ def show(problems: int, seed: int, algorithm: str, *, as_json: bool) -> None:
         ("first result, warm object cache", f"{1e3 * starts.first_warm:.0f} ms", "150 ms"),
         ("call of a tiny layer, with out", f"{1e6 * calls.with_out:.2f} us", "1 us"),
         ("call of a tiny layer, without out", f"{1e6 * calls.without_out:.2f} us", "1.5 us"),
+        ("call of conv with the weights of calls before", f"{1e6 * calls.with_weights:.0f} us", "100 us"),
         *(row for times in loads for row in _loading(times)),
         (f"compile events of a layer that saw {sizes.images} image sizes", f"{sizes.events}", "3"),
         ("growth of the process meanwhile, after the first image", f"{sizes.grown / 2**20:.1f} MiB", "32 MB"),

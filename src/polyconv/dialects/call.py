@@ -72,7 +72,7 @@ class Operator:
         return self.row.version
 
     def __call__(self, *inputs: ArrayLike | None, out: Array | None = None) -> Result:
-        """Compute; weights are packed on every call.
+        """Compute; weights are packed for this call, unless they are those of calls before.
 
         Parameters
         ----------

@@ -273,7 +273,7 @@ def describe(s: Situation, decision: Decision | None = None, packed_bytes: int =
     if form.arithmetic == "bf16":
         notes.append("dot products of bf16 pairs count subnormal numbers as zero; accuracy='strict' does not use them")
     if s.once:
-        notes.append("weights are prepared in every call; the choice is that for one image: no batch changes bits")
+        notes.append("new weights are prepared in every call; the choice is that for one image: no batch changes bits")
     return Plan(
         problem=p,
         algorithm=name,
