@@ -49,6 +49,11 @@ class Arithmetic:
         """Element type of a weight, and of an input's channel in a word."""
         return self.weights or self.name
 
+    @property
+    def has_products(self) -> bool:
+        """Whether x86 forms products in registers of their own, before they are added: integers, but bytes by fours."""
+        return self.accumulator not in ("float", "double") and self.channels < 4
+
 
 ARITHMETIC: dict[str, Arithmetic] = {
     row.name: row
@@ -65,11 +70,13 @@ ARITHMETIC: dict[str, Arithmetic] = {
 }
 
 # (rows, vectors) of the largest tile by vectors per row.  32 registers hold 14 x 2 sums, 2 weights and
-# a broadcast; 16 hold 6 x 2; without FMA a product needs a register of its own.
+# a broadcast; 16 hold 6 x 2, or 4 x 3.  Without FMA, and with integers, a product needs a register of its own: with
+# it 32 still hold all tiles, 16 no 4 x 3: a sum that leaves its register costs such a tile two fifths of its speed.
 # Measured on Zen 4: all of them run at 97-100 % of one FMA a cycle.  Those of neon are counted, not measured.
 _CHANNEL_TILES: dict[str, dict[int, int]] = {
     "avx512": {1: 14, 2: 14, 3: 9, 4: 6},
     "avx2": {1: 6, 2: 6, 3: 4},
+    "avx2 products": {1: 6, 2: 6, 3: 3},
     "baseline": {1: 4, 2: 4},
     "neon": {1: 14, 2: 12, 3: 8, 4: 6},
 }
@@ -78,6 +85,7 @@ _CHANNEL_TILES: dict[str, dict[int, int]] = {
 _RUN_TILES: dict[str, dict[int, int]] = {
     "avx512": {1: 28, 2: 14, 3: 9, 4: 6},
     "avx2": {1: 12, 2: 6, 3: 4},
+    "avx2 products": {1: 12, 2: 6, 3: 3},
     "baseline": {1: 4, 2: 4},
     "neon": {1: 22, 2: 12, 3: 8, 4: 6},
 }
@@ -89,6 +97,7 @@ _PICKING_TILES: dict[int, int] = {1: 26, 2: 13, 3: 8, 4: 5}
 _PIXEL_TILES: dict[str, dict[int, int]] = {
     "avx512": {1: 8, 2: 8, 3: 7, 4: 6, 5: 5, 6: 4, 7: 3, 8: 3},
     "avx2": {1: 8, 2: 4, 3: 3, 4: 3},
+    "avx2 products": {1: 8, 2: 4, 3: 3, 4: 2, 6: 2},
     "baseline": {1: 4, 2: 4, 4: 2},
     "neon": {1: 8, 2: 8, 3: 7, 4: 6, 5: 4, 6: 4, 7: 3, 8: 3},
 }
@@ -117,22 +126,27 @@ def lanes(target: Target, arithmetic: Arithmetic) -> int:
     return target.vector_bytes // arithmetic.bytes
 
 
-def channel_tile(target: Target, vectors: int) -> int:
+def _level(target: Target, arithmetic: Arithmetic) -> str:
+    """The row of a table of tiles."""
+    return "avx2 products" if target.level == "avx2" and arithmetic.has_products else target.level
+
+
+def channel_tile(target: Target, arithmetic: Arithmetic, vectors: int) -> int:
     """Most rows of a tile of ``vectors`` weight vectors, 0 if there is none."""
-    return _CHANNEL_TILES[target.level].get(vectors, 0)
+    return _CHANNEL_TILES[_level(target, arithmetic)].get(vectors, 0)
 
 
-def run_tiles(target: Target, *, picking: bool = False) -> dict[int, int]:
+def run_tiles(target: Target, arithmetic: Arithmetic, *, picking: bool = False) -> dict[int, int]:
     """Vectors of output channels -> most pixels, for the tile whose pixels lie a run-time step apart.
 
     Its lanes all have the same word, or each picks one.
     """
-    return _PICKING_TILES if picking else _RUN_TILES[target.level]
+    return _PICKING_TILES if picking else _RUN_TILES[_level(target, arithmetic)]
 
 
-def pixel_tiles(target: Target) -> dict[int, int]:
+def pixel_tiles(target: Target, arithmetic: Arithmetic) -> dict[int, int]:
     """Output channels -> most pixel vectors, for the tile whose lanes are pixels."""
-    return _PIXEL_TILES[target.level]
+    return _PIXEL_TILES[_level(target, arithmetic)]
 
 
 def field_tile(target: Target) -> tuple[int, int]:

@@ -14,7 +14,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from polyconv.kernels.fused import Walk
-from polyconv.kernels.isa import lanes, pixel_tiles
+from polyconv.kernels.isa import Arithmetic, lanes, pixel_tiles
 from polyconv.kernels.language import Buffer, Module, Value
 from polyconv.kernels.layout import Move, MoveOut
 from polyconv.kernels.record import Function, Functions, Memory, Record, Table, Word
@@ -119,9 +119,9 @@ def move_sums(k: Module, p: PixelSums, c: Common, frame: Frame, sums: Buffer, gr
     ))  # fmt: skip
 
 
-def tile_rows(outputs: int, target: Target) -> list[tuple[int, int]]:
+def tile_rows(outputs: int, target: Target, arithmetic: Arithmetic) -> list[tuple[int, int]]:
     """Cut a group's output channels into the tile heights there are: (first, rows)."""
-    return by_heights(outputs, pixel_tiles(target))
+    return by_heights(outputs, pixel_tiles(target, arithmetic))
 
 
 def by_heights(outputs: int, heights: Iterable[int]) -> list[tuple[int, int]]:
@@ -145,7 +145,7 @@ def contiguous(found: str, channels: int) -> str:
 
 def panel_tiles(r: Request, rows: int) -> Sequence[Address[PanelTile]]:
     """Tiles over a panel of 1, 2, ... vectors."""
-    return tile_addresses(r, "pixel", rows, range(1, pixel_tiles(r.target)[rows] + 1))
+    return tile_addresses(r, "pixel", rows, range(1, pixel_tiles(r.target, r.arith)[rows] + 1))
 
 
 def pixel_sums(
@@ -174,7 +174,7 @@ def pixel_sums(
     functions_of : callable
         Gives the tiles of so many rows: those of 1, 2, ... vectors come first.
     """
-    p, arith, heights = r.problem, r.arith, pixel_tiles(r.target)
+    p, arith, heights = r.problem, r.arith, pixel_tiles(r.target, r.arith)
     group_in = p.c // p.groups if channels is None else channels
     group_out, size = sum(rows for _, rows in sets), r.arith.bytes
     functions: list[Address[PanelTile | Walk] | None] = []

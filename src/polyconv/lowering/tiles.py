@@ -57,7 +57,7 @@ def edge_address(r: Request, rows: int, vectors: int) -> Address[EdgeTile]:
 
 def _edge_address(r: Request, rows: int, vectors: int) -> Address[EdgeTile]:
     first = (rows - 1) // _EDGES * _EDGES + 1
-    family = {f"tile{n}": n for n in range(first, min(first + _EDGES, most_rows(r.target, vectors) + 1))}
+    family = {f"tile{n}": n for n in range(first, min(first + _EDGES, most_rows(r.target, r.arith, vectors) + 1))}
     label, count = f"edge {r.arithmetic} {vectors} {first}-{first + len(family) - 1}", lanes(r.target, r.arith)
     return addresses_of(
         r, label, EdgeTile, family, lambda k, name, n: edge_tile(k, name, r.arith, count, n, vectors)
@@ -86,11 +86,12 @@ def place_address(r: Request, spec: FusedTile, rows: int, vectors: int) -> Addre
 
 def _fused_address(r: Request, orientation: str, spec: FusedTile, rows: int, vectors: int, signature: type[S]
                    ) -> Address[S]:  # fmt: skip
-    count, f16c = lanes(r.target, ARITHMETIC[spec.arithmetic]), r.target.converts_f16
+    arith, f16c = ARITHMETIC[spec.arithmetic], r.target.converts_f16
+    count = lanes(r.target, arith)
     by_rows = orientation == "channel"
     make = fused_channel_tile if by_rows else fused_pixel_tile
-    tallest = run_tiles(r.target, picking=spec.beside > 0)
-    size, most = (rows, tallest[vectors]) if by_rows else (vectors, pixel_tiles(r.target)[rows])
+    tallest = run_tiles(r.target, arith, picking=spec.beside > 0)
+    size, most = (rows, tallest[vectors]) if by_rows else (vectors, pixel_tiles(r.target, arith)[rows])
     first = (size - 1) // _FAMILY * _FAMILY + 1
     family = {f"tile{n}": (n, vectors) if by_rows else (rows, n) for n in range(first, min(first + _FAMILY, most + 1))}
     label = f"{orientation} {spec} {vectors if by_rows else rows} {first}-{first + len(family) - 1}"

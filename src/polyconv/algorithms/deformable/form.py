@@ -181,7 +181,7 @@ def _copy(s: Situation) -> Type:
 
 def _sets(s: Situation) -> list[tuple[int, int]]:
     """Sets of a group's output channels: first and number."""
-    return tile_rows(s.problem.m // s.problem.groups, s.target)
+    return tile_rows(s.problem.m // s.problem.groups, s.target, arith_of(s))
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,8 +109,10 @@ class DirectForm(Form):
 
     def choices(self) -> dict[str, object]:
         """Those of the first sweep."""
-        sizes = [sizes for _, sizes in self.parts[:1]]
-        return sizes[0].choices(most_rows(self.s.target, sizes[0].blocks.vectors)) if sizes else {}
+        if not self.parts:
+            return {}
+        sizes = self.parts[0][1]
+        return sizes.choices(most_rows(self.s.target, ARITHMETIC[self.arithmetic], sizes.blocks.vectors))
 
     def build(self, r: Request) -> Program:
         """Program of a request: one step per sweep."""
@@ -145,7 +147,7 @@ def _words(r: Request, sweep: Sweep, sizes: Sizes) -> tuple[DirectWords, int]:
     lies = along_out(r, last, "c")
     fused = is_fused(s, arith, sweep, sizes) and lies == "cc"
     if fused:
-        tiles = walk_tables(r, sweep, sizes, lambda n: most_rows(r.target, n), fused=True)
+        tiles = walk_tables(r, sweep, sizes, lambda n: most_rows(r.target, arith, n), fused=True)
     else:
         tiles = edge_tables(r, sweep, sizes)
     entries = _entries(s, arith, sweep, sizes, fused=fused)
@@ -159,7 +161,7 @@ def _words(r: Request, sweep: Sweep, sizes: Sizes) -> tuple[DirectWords, int]:
         common=common, inputs=inputs, chunks=sizes.chunks, entries=entries.words, x_entries=0,
         bands=bands_table(entries.bands), lists=entries.lists, blocks=block_words(r, sweep, sizes),
         total_outputs=r.y_channels, ahead=ahead_words(r, sweep, sizes.box, x_planes), ahead_weights=asked, ahead_tile=0,
-        chunk_steps=max(1, chunk_steps), row_tiles=len(near_equal(sizes.row, most_rows(r.target, vectors))),
+        chunk_steps=max(1, chunk_steps), row_tiles=len(near_equal(sizes.row, most_rows(r.target, arith, vectors))),
         ask_results=int(lies == "cp" and image_bytes(p)[1] * (p.n or 0) > s.cache("l2", _RESULT_BYTES)),
         slots=header_bytes(len(sweep)) + sizes.panel + ZEROS_BYTES, slot_block=sizes.slot_block,
         slot_row=sizes.slot_row, flat=int(sizes.flat), row_pixels=sizes.row, panel_step=sizes.row_bytes, x_step=0,

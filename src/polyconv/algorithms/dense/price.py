@@ -84,7 +84,7 @@ def _row_cycles(s: Situation, arith: Arithmetic, steps: int, vectors: int, width
     for some, blocks in ((vectors, outputs // vectors), *(((outputs % vectors, 1),) if outputs % vectors else ())):
         stream = some * size / (2 * rate if steps * some * size <= near else rate)
         late = streamed_cycles(s, some * size) * min(1.0, steps * some * size / s.profile.numbers["l1.bytes"])
-        for rows, count in near_equal_sizes(width, most_rows(s.target, some)):
+        for rows, count in near_equal_sizes(width, most_rows(s.target, arith, some)):
             cycles = max(tile_cycles(rates, rows, some), stream)
             total += blocks * count * (cycles + late + (SHORT_CYCLES if cycles < SHORT_STEP else 0.0))
             tiles += blocks * count
@@ -95,7 +95,7 @@ def _row_cycles(s: Situation, arith: Arithmetic, steps: int, vectors: int, width
 def best_blocks(s: Situation, arith: Arithmetic, steps: int, width: int) -> Blocks:
     """Blocks of two vectors, or three where rows are cut into tiles too low for two."""
     lane, group_out = lanes(s.target, arith), s.problem.m // s.problem.groups
-    choices = [v for v in (2, 3) if v <= -(-group_out // lane) and most_rows(s.target, v)]
+    choices = [v for v in (2, 3) if v <= -(-group_out // lane) and most_rows(s.target, arith, v)]
     best = min(choices, key=lambda n: s.price((n, width), _row_cycles(s, arith, steps, n, width)[0]), default=1)
     return blocks_of(s, arith, best)
 
@@ -166,16 +166,16 @@ def cycles_at_least(s: Situation, arith: Arithmetic) -> float:
     blocks_in = panel_blocks(group_in, arith)
     vectors = -(-(p.m // p.groups) // lanes(s.target, arith))
     cycles = work.met * vectors * channel_words(group_in, arith) / s.rates(arith).multiply_adds
-    cycles += work.met * vectors * 4.0 * blocks_in / _largest_tile(s.target)
+    cycles += work.met * vectors * 4.0 * blocks_in / _largest_tile(s.target, arith)
     cycles += work.outputs * vectors * _leaving(s, arith, fused=p.layout == "NHWC")
     cycles += work.brought * (blocks_in * 6.0 if group_in >= 8 else group_in * 3.0)
     return cycles * (p.n or 0) * p.groups
 
 
 @cache
-def _largest_tile(target: Target) -> int:
+def _largest_tile(target: Target, arith: Arithmetic) -> int:
     """Most vectors of sums of a tile."""
-    return max(vectors * most_rows(target, vectors) for vectors in (1, 2, 3))
+    return max(vectors * most_rows(target, arith, vectors) for vectors in (1, 2, 3))
 
 
 def _leaving(s: Situation, arith: Arithmetic, *, fused: bool, apart: float = 0.0) -> float:

@@ -88,7 +88,7 @@ def copied(r: Request, last: Axis, sizes: Sizes, outputs: range) -> tuple[tuple[
     """Runs of pixels of a line that tiles read which do not read the input in place, as these ``outputs`` may."""
     low, high = 0, sizes.box[-1]
     for vectors in (sizes.blocks.vectors, sizes.blocks.last_vectors):
-        for first, rows in near_equal(sizes.box[-1], run_tiles(r.target)[vectors]):
+        for first, rows in near_equal(sizes.box[-1], run_tiles(r.target, r.arith)[vectors]):
             low = max(low, first + rows) if first < outputs.start else low
             high = min(high, first) if first + rows > outputs.stop else high
     span = sizes.held[-1].count

@@ -87,7 +87,8 @@ def at_least(s: Situation) -> float:
     p, arith, work = s.problem, arith_of(s), least(s.problem)
     if p.op != "conv":
         return math.inf
-    lane, tallest = lanes(s.target, arith), max(vectors * pixels for vectors, pixels in run_tiles(s.target).items())
+    lane, tiles = lanes(s.target, arith), run_tiles(s.target, arith)
+    tallest = max(vectors * pixels for vectors, pixels in tiles.items())
     starting = _START + (_PLANE_RUN if by_planes(s) else _RUN) * _runs_of_tile(s, *sweeps(p))
     cycles = work.met * (p.c // p.groups) / s.rates(arith).multiply_adds
     cycles += work.outputs * (1.2 + starting / tallest + _leaving(p, lane, _LONGEST_ROW))
@@ -137,7 +138,7 @@ class StemForm(Form):
 
     def choices(self) -> dict[str, object]:
         """Tiles and boxes."""
-        return self.sizes.choices(run_tiles(self.s.target)[self.sizes.blocks.vectors])
+        return self.sizes.choices(run_tiles(self.s.target, arith_of(self.s))[self.sizes.blocks.vectors])
 
     def cost(self) -> Mapping[str, float]:
         """Cycles: multiply-adds at full tiles or at the loads that short rows need, and the moves."""
@@ -152,7 +153,7 @@ class StemForm(Form):
         starting = _START + per_run * _runs_of_tile(s, sweep)
         products, moves, entries = 0.0, 0.0, group_in * math.prod(axis.taps for axis in sweep)
         for vectors, count in ((sizes.blocks.vectors, sizes.blocks.count - 1), (sizes.blocks.last_vectors, 1)):
-            tiles = near_equal(sizes.box[-1], run_tiles(s.target)[vectors])
+            tiles = near_equal(sizes.box[-1], run_tiles(s.target, arith_of(s))[vectors])
             each = [tile_cycles(s.rates(arith_of(s)), n, vectors) for _, n in tiles]
             width = vectors * s.target.vector_bytes
             late = streamed_cycles(s, width) * min(1.0, entries * width / caches["l1.bytes"]) * (2 if planes else 1)
@@ -203,7 +204,7 @@ def _largest(s: Situation, sweep: Sweep) -> tuple[int, ...]:
 
 def _sizes(s: Situation, sweep: Sweep, box: tuple[int, ...]) -> Sizes:
     p, arith, last = s.problem, arith_of(s), sweep[-1]
-    group_in, most = p.c // p.groups, max(run_tiles(s.target))
+    group_in, most = p.c // p.groups, max(run_tiles(s.target, arith))
     total = max(1, -(-(p.m // p.groups) // lanes(s.target, arith)))
     weights = group_in * math.prod(axis.taps for axis in sweep) * min(most, total) * s.target.vector_bytes
     if weights > s.cache("l1", _NEAR):
@@ -229,8 +230,8 @@ def _words(r: Request, sweep: Sweep, sizes: Sizes) -> tuple[DirectWords, int]:
     if in_place:
         held = (*held[:-1], replace(held[-1], runs=copied(r, last, sizes, in_place)))
     ahead = ahead_words(r, sweep, sizes.box, 1 if gapless else group_in if r.x.spatial[-1] == r.x.itemsize else 0)
-    tiles = walk_tables(r, sweep, sizes, run_tiles(r.target).__getitem__, fused=fused, asked=int(asks_ahead(ahead)),
-                        in_place=in_place)  # fmt: skip
+    tiles = walk_tables(r, sweep, sizes, run_tiles(r.target, arith).__getitem__, fused=fused,
+                        asked=int(asks_ahead(ahead)), in_place=in_place)  # fmt: skip
     blocks = block_words(r, sweep, sizes, 1 if by_planes(r.situation) else max(ROW_WORDS, group_in))
     common, items = boxed_words(r, sweep, sizes.box, held, panel=header)
     common = altered(common, step=1) if held[-1].runs else altered(common, step=1, line_count=0)

@@ -49,7 +49,7 @@ def edge_tables(r: Request, sweep: Sweep, sizes: Sizes) -> list[list[TileWords]]
     return [
         [TileWords(first, 1, 0, edge_address(r, rows, vectors)) for first, rows in near_equal(pixels, most)]
         for vectors in (sizes.blocks.vectors, sizes.blocks.last_vectors)
-        for most in (most_rows(r.target, vectors),)
+        for most in (most_rows(r.target, r.arith, vectors),)
         for pixels in _row_lengths(sweep, sizes)
     ]
 

@@ -227,7 +227,7 @@ def _tiles(r: Request, last: Axis, sizes: Sizes, spec: FusedTile, cut: tuple[boo
            ) -> list[list[DotTile]]:  # fmt: skip
     """The tables of tiles; those of all blocks but the last, and of that, mask their last vector where it is cut."""
     edge, picking = last.out % sizes.box[-1] or sizes.box[-1], sizes.beside > 1
-    most = run_tiles(r.target, picking=picking)
+    most = run_tiles(r.target, r.arith, picking=picking)
     tables: list[list[DotTile]] = []
     for vectors, is_cut, groups, is_there in zip(
         (sizes.vectors, sizes.last_vectors), cut, (sizes.beside, last_groups), (sizes.blocks > 1, True), strict=True

@@ -110,7 +110,7 @@ def row_cycles(s: Situation, arith: Arithmetic, vectors: int, last: int, blocks:
     near = not beside and s.problem.layout == "NHWC" and block_bytes <= s.cache("l1", 1 / 2)
     for some, count in ((vectors, blocks - 1), (last, 1)):
         of_vector = 2.0 if not packs else 1.0 if near and some == PACKED else 1.5
-        for rows, alike in near_equal_sizes(width, run_tiles(s.target, picking=beside > 1)[some]):
+        for rows, alike in near_equal_sizes(width, run_tiles(s.target, arith, picking=beside > 1)[some]):
             step = tile_cycles(rates, rows, some)
             if beside == 1:
                 step = step * (_NARROW if some == 1 else 1.0) + _ENTRY / words
@@ -164,7 +164,7 @@ def _side_by_side(s: Situation, arith: Arithmetic, sweep: Sweep, width: int) -> 
     steps = math.prod(axis.taps for axis in sweep) * -(-group // arith.channels)
     found = [(1, vectors) for vectors in [-(-outputs // lane)] if vectors <= _MOST_VECTORS]
     if s.target.vbmi2:
-        ways = {min(p.groups, lane * vectors // outputs) for vectors in run_tiles(s.target, picking=True)}
+        ways = {min(p.groups, lane * vectors // outputs) for vectors in run_tiles(s.target, arith, picking=True)}
         near = 1 + (wide - arith.bytes) // (group * channel_bytes(arith))  # groups whose words are near each other
         ways = {n for n in ways if 1 < n <= min(near, lane) and all(_is_full(s, arith, m) for m in (n, p.groups % n))}
         found += [(n, _vectors_of(s, arith, n)) for n in sorted(ways)]
@@ -199,7 +199,7 @@ def _vectors(s: Situation, arith: Arithmetic, sweep: Sweep, width: int) -> int:
         blocks, last = _blocks(s, arith, some)
         return s.price(("vectors", some), row_cycles(s, arith, some, last, blocks, max(1, width), steps))
 
-    return min((v for v in run_tiles(s.target) if v <= max(1, most)), key=price)
+    return min((v for v in run_tiles(s.target, arith) if v <= max(1, most)), key=price)
 
 
 def _blocks(s: Situation, arith: Arithmetic, vectors: int) -> tuple[int, int]:

@@ -122,7 +122,7 @@ def sized(s: Situation, sweep: Sweep, kind: str, tiles: tuple[Tile, ...]) -> lis
     rows = group_out if kind in ("own", "blocks") else -(-group_out // lane) * lane
     together = [lane if kind == "blocks" else 1]
     if kind == "dense":
-        most = channel_tile(s.target, 2) - 1  # a complex sum each, and registers for a weight and a point
+        most = channel_tile(s.target, arith, 2) - 1  # a complex sum each, and registers for a weight and a point
         together = sorted({-(-count // -(-count // n)) for n in (most, most // 2, 2, 1) if n <= count or n == 1})
     sizes = count, points, tuple([tile.outputs for tile in tiles]), *transforms(s, kind, count)
     spectra = 2 * points * rows * p.c * arith.bytes

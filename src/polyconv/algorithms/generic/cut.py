@@ -173,7 +173,7 @@ def _cut_in_order(s: Situation, arith: Arithmetic, family: Family, order: tuple[
     """The largest box that fits, with as few chunks of channels, or as many groups, as there is room for."""
     p, sweep = s.problem, tuple(family.sweep[a] for a in order)
     group_in = max(1, p.c // p.groups)
-    sets = len(tile_rows(p.m // p.groups * len(family.members), s.target))
+    sets = len(tile_rows(p.m // p.groups * len(family.members), s.target, arith))
     room = int(_PANEL_SHARE * s.profile.numbers["l2.bytes"])
     budget = s.budget(room if sets > 2 else 2 * room)
     extents = tuple(axis.out for axis in sweep)
@@ -234,15 +234,15 @@ def _sizes(s: Situation, arith: Arithmetic, family: Family, order: tuple[int, ..
     whole = sum((b - 1) * pitch for b, pitch in zip(box, pitches, strict=True)) + 1
     fused = fused and chunk >= group_in and block_groups == 1
     row, rates = -(-box[-1] // lane), s.rates(arith)
-    flat = not fused and rows > 1 and _tap_cycles(s.target, rates, group_out, -(-whole // lane)) < rows * _tap_cycles(
-        s.target, rates, group_out, row
-    )
+    flat = not fused and rows > 1 and _tap_cycles(
+        s.target, arith, rates, group_out, -(-whole // lane)
+    ) < rows * _tap_cycles(s.target, arith, rates, group_out, row)
     padded = -(-(whole if flat else box[-1]) // lane) * lane
     row_bytes = (counts[-1] if flat else padded) * arith.bytes
     output_bytes = (padded + lane if flat else padded * rows) * arith.bytes
     plane = (pixels + 2 * lane) * arith.bytes
     all_slots = block_groups > 1 or chunk < group_in or members > 1
-    tallest = max((height for _, height in tile_rows(group_out, s.target)), default=1)
+    tallest = max((height for _, height in tile_rows(group_out, s.target, arith)), default=1)
     sums = 0 if fused else output_bytes * (block_groups * group_out if all_slots else tallest)
     panel = -(-min(chunk, group_in) * block_groups * plane // 64) * 64
     workspace = header_bytes(len(sweep)) + panel + ZERO_BYTES + sums + _SPARE
@@ -294,10 +294,10 @@ def cost(s: Situation, arith: Arithmetic, cut: Cut) -> dict[str, float]:
 
 
 @lru_cache(4096)
-def _tap_cycles(target: Target, rates: Rates, outputs: int, vectors: int) -> float:
+def _tap_cycles(target: Target, arith: Arithmetic, rates: Rates, outputs: int, vectors: int) -> float:
     """Cycles of a tap of a channel, for all outputs of so many vectors of pixels."""
-    heights, cycles = pixel_tiles(target), 0.0
-    for rows, times in Counter(rows for _, rows in tile_rows(outputs, target)).items():
+    heights, cycles = pixel_tiles(target, arith), 0.0
+    for rows, times in Counter(rows for _, rows in tile_rows(outputs, target, arith)).items():
         full, rest = divmod(vectors, heights[rows])
         for v, count in ((heights[rows], full), (rest, int(rest > 0))):
             cycles += times * count * (tile_cycles(rates, rows, v) + 1.0)
@@ -307,7 +307,7 @@ def _tap_cycles(target: Target, rates: Rates, outputs: int, vectors: int) -> flo
 def _step_cycles(s: Situation, arith: Arithmetic, cut: Cut) -> float:
     """Cycles of a tap of a channel, for all outputs of a box."""
     p, lane, rates, last = s.problem, lanes(s.target, arith), s.rates(arith), cut.sweep[-1]
-    group_in, heights = p.c // p.groups, pixel_tiles(s.target)
+    group_in, heights = p.c // p.groups, pixel_tiles(s.target, arith)
     entries, outer = group_in * cut.taps, math.prod(axis.taps for axis in cut.sweep[:-1])
     of_chunk = max(1, entries // -(-group_in // cut.chunk)) if group_in else 1
     vectors = -(-cut.box[-1] // lane) if cut.fused else cut.output_bytes // (lane * arith.bytes)
@@ -320,7 +320,7 @@ def _step_cycles(s: Situation, arith: Arithmetic, cut: Cut) -> float:
     # of a panel that a first-level cache is far from holding every set of outputs streams all, once for its taps
     far_share = min(1.0, max(0.0, cut.panel / s.cache("l1", 4) - 1 / 2)) / max(1, cut.taps)
     step = 0.0
-    for rows, times in Counter(rows for _, rows in tile_rows(cut.outputs, s.target)).items():
+    for rows, times in Counter(rows for _, rows in tile_rows(cut.outputs, s.target, arith)).items():
         if cut.fused:
             walks = near_equal_sizes(vectors, heights[rows])
             number = sum(count for _, count in walks)

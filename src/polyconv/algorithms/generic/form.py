@@ -193,7 +193,7 @@ def _step(given: Request, cut: Cut, keep: list[Any]) -> Step:
         residual=None if given.residual is None else _in_order(given.residual, cut),
     )  # fmt: skip
     p, arith, last = r.problem, r.arith, cut.sweep[-1]
-    sets = tile_rows(cut.outputs, r.target)
+    sets = tile_rows(cut.outputs, r.target, arith)
     panel = header_bytes(len(cut.sweep))
     zeros = panel + cut.panel
     common, items = boxed_words(
@@ -242,7 +242,7 @@ def _places(cut: Cut, size: int) -> list[int]:
 
 def _fused_tiles(r: Request, cut: Cut, rows: int, ahead: Ahead) -> list[Address[PanelTile | Walk] | None]:
     """Tiles of 1, 2, ... vectors, then those whose last vector is masked; None for sizes that no row is cut into."""
-    lane, most = lanes(r.target, r.arith), pixel_tiles(r.target)[rows]
+    lane, most = lanes(r.target, r.arith), pixel_tiles(r.target, r.arith)[rows]
     whole, masked = set(), set()
     for width in (cut.box[-1], cut.sweep[-1].out % cut.box[-1]):
         sizes = [size for _, size in near_equal(-(-width // lane), most)]

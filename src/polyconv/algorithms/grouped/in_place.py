@@ -111,8 +111,8 @@ def _refusal(s: Situation) -> Refusal | None:
 
 def _by_channel(s: Situation) -> Filling:
     """Lanes that are output channels of one group."""
-    tiles = run_tiles(s.target)
-    total = -(-(s.problem.m // s.problem.groups) // lanes(s.target, arith_of(s)))
+    arith = arith_of(s)
+    tiles, total = run_tiles(s.target, arith), -(-(s.problem.m // s.problem.groups) // lanes(s.target, arith))
     blocks = -(-total // 2) if total != 3 or 3 not in tiles else 1
     vectors = -(-total // blocks)
     blocks = -(-total // vectors)
@@ -133,7 +133,7 @@ def _products(s: Situation, filling: Filling) -> float:
             cycles += lines * -(-p.groups // filling.groups) * row
             continue
         for vectors, count in ((filling.vectors, filling.blocks - 1), (filling.last_vectors, 1)):
-            tiles = near_equal(outputs, run_tiles(s.target)[vectors])
+            tiles = near_equal(outputs, run_tiles(s.target, arith_of(s))[vectors])
             steps, per_tile = group * box.taps, 25 + 8.0 * box.taps
             row = sum(
                 max(tile_cycles(rates, n, vectors), n * converted) * steps + per_tile + 1.2 * n * vectors
@@ -268,7 +268,7 @@ def _walks(r: Request, filling: Filling, length: int, vectors: int, last: int) -
     if filling.groups:
         most, functions = filling.most, tile_functions(r, spec, p.c // p.groups, PlaceWalk)
     else:
-        most = run_tiles(r.target)[vectors]
+        most = run_tiles(r.target, r.arith)[vectors]
         wanted = {n for _, n in near_equal(length, most)}
         functions = [place_address(r, spec, n, vectors) if n in wanted else None for n in range(1, most + 1)]
     return [TileWords(first, times, last, function) for first, times, function in walks_of(functions, length, most)]

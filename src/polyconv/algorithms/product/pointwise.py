@@ -122,7 +122,7 @@ class PointwiseForm(Form):
     def choices(self) -> Mapping[str, object]:
         """Tiles and boxes; of a transposed convolution those of the first phase."""
         cuts = self.families[0][1]
-        return {"tile": " and ".join(cut.outputs.tile(self.s.target) for cut in cuts), "box": cuts[0].box}
+        return {"tile": " and ".join(cut.outputs.tile(self.s) for cut in cuts), "box": cuts[0].box}
 
     def build(self, r: Request) -> Program:
         """One step for every cut."""
@@ -158,7 +158,7 @@ def _step(given: Request, alike: _Alike, expected: Cut, keep: list[Any]) -> Step
         pixel_bytes=pixel_bytes,
         early=Early(ahead, written=_written_ahead(s, cut)),
     )  # fmt: skip
-    tall = most_pixels(r.target, outputs.vectors, pixel_bytes)
+    tall = most_pixels(r.target, r.arith, outputs.vectors, pixel_bytes)
     values, items = pointwise_words(
         r, axes, cut.box, parts, products, entries=entries, phases=cut.phases,
         listed=_entry_list(given, alike[0], tall) if listed else None, copied=copied,
@@ -201,7 +201,7 @@ def _ahead(r: Request, axes: Sweep, cut: Cut) -> tuple[int, int]:
 
     That is a line of each channel, or the tile's share of the pixels where channels lie together.
     """
-    together = channel_tile(r.target, cut.outputs.vectors) * r.x.itemsize
+    together = channel_tile(r.target, r.arith, cut.outputs.vectors) * r.x.itemsize
     return (r.situation.threads * cut.box[-1] * r.x.spatial[-1],
             together if r.x.c == r.x.itemsize else r.x.c)  # fmt: skip
 

@@ -145,7 +145,7 @@ def panel_bytes(s: Situation, outputs: OutputSets, entries: int) -> int:
     """Bytes of the pixels of a tile, all their entries, where tiles have them copied; else 0."""
     if outputs.kind != "panel":
         return 0
-    return entries * outputs.width(s.target, outputs.most) * s.target.vector_bytes
+    return entries * outputs.width(s, outputs.most) * s.target.vector_bytes
 
 
 def _phases(alike: Sequence[Sweep]) -> int:
@@ -172,14 +172,14 @@ def cut_of(s: Situation, axes: Sweep, sweep_count: int, kind: str, phases: int, 
     read = max(p.c // p.groups, min(entries_of(p, axes), apart)) * arith.bytes  # for a pixel of many
     tall = outputs.tall(lane)
     if outputs.pixels:  # a whole number of the tiles that most outputs take
-        least = lane if kind == "square" else lane * pixel_tiles(s.target)[tall]
+        least = lane if kind == "square" else lane * pixel_tiles(s.target, arith)[tall]
         wanted = (s.cache("l2", 1 / 4) if is_far(s, axes) else s.cache("l1", 2 / 3)) // read // least * least
     else:
-        least, wanted = channel_tile(s.target, outputs.vectors), s.cache("l2", 1 / 4) // read
+        least, wanted = channel_tile(s.target, arith, outputs.vectors), s.cache("l2", 1 / 4) // read
     slot_pixels = _SLOT_BYTES // (arith.bytes * tall * phases)
     most = min(max(least, wanted), _MOST_PIXELS, slot_pixels // lane * lane)
     if kind == "panel":
-        most = _PANEL_TILES * lane * outputs.width(s.target, outputs.most)
+        most = _PANEL_TILES * lane * outputs.width(s, outputs.most)
     extents = [axis.out for axis in axes]
     if kind == "channel" and extents[-1] > most:  # no rest that starts tiles for a few pixels
         extents[-1] = -(-extents[-1] // -(-extents[-1] // most))
@@ -245,7 +245,7 @@ def _pixel_row(s: Situation, cut: Cut, outputs: int) -> tuple[float, float]:
 
 def _tiles_of_row(s: Situation, cut: Cut) -> list[tuple[int, int]]:
     """Vectors of the tiles of a row of a box that have their pixels copied, and how many such tiles there are."""
-    out, most = cut.axes[-1].out, cut.outputs.width(s.target, cut.outputs.most)
+    out, most = cut.axes[-1].out, cut.outputs.width(s, cut.outputs.most)
     vectors = -(-(out / -(-out // cut.box[-1])) // lanes(s.target, arith_of(s)))
     return list(near_equal_sizes(int(vectors), most))
 
@@ -280,7 +280,7 @@ def _channel_row(s: Situation, cut: Cut, outputs: int) -> tuple[float, float]:
     streams = max(streams, colliding_cycles(plane, entries, 2))  # a tile's pixels lie in a line of a plane, or in two
     late = late_planes(s, entries, _LATE) if p.layout == "NCHW" else 0.0
     products = 0.0
-    for n, each in near_equal_sizes(math.ceil(width), most_pixels(s.target, used, pixel_bytes)):
+    for n, each in near_equal_sizes(math.ceil(width), most_pixels(s.target, arith, used, pixel_bytes)):
         cycles = max(tile_cycles(rates, n, used) * apart, streams, (n + used + beside) / rates.loads)
         products += each * ((cycles + late) * entries + 15)
     leaving = leaving_cycles(p)

@@ -130,17 +130,17 @@ class OutputSets:
         """Output channels of the largest set."""
         return max((count for _, count in self.sets), default=0)
 
-    def tile(self, target: Target) -> str:
+    def tile(self, s: Situation) -> str:
         """The largest tile, for people."""
         if not self.pixels:
-            return f"{channel_tile(target, self.vectors)} outputs by {self.vectors} vectors of channels"
-        return f"{self.most} channels by {self.width(target, self.most)} vectors of outputs"
+            return f"{channel_tile(s.target, arith_of(s), self.vectors)} outputs by {self.vectors} vectors of channels"
+        return f"{self.most} channels by {self.width(s, self.most)} vectors of outputs"
 
-    def width(self, target: Target, outputs: int) -> int:
+    def width(self, s: Situation, outputs: int) -> int:
         """Most vectors of pixels of a tile of so many outputs.  Those of a panel have as many for all sets."""
         if self.kind == "square" or not outputs:
             return 1
-        return pixel_tiles(target)[outputs if self.kind == "pixel" else self.most]
+        return pixel_tiles(s.target, arith_of(s))[outputs if self.kind == "pixel" else self.most]
 
     def tall(self, lane: int) -> int:
         """Sums of a pixel in a slot."""
@@ -160,26 +160,27 @@ def cut_outputs(s: Situation, kind: str, part: tuple[int, int] | None = None) ->
     leave in runs of four vectors a pixel where channels lie together: else stores wait for lines that are written in
     parts.  Measured on Zen 5: 0-14 % off where results are more than 8 MB.
     """
-    p, lane = s.problem, lanes(s.target, arith_of(s))
+    p, arith = s.problem, arith_of(s)
+    lane = lanes(s.target, arith)
     begin, outputs = part or (0, p.m // p.groups)
     if kind != "channel":
-        found = near_equal(outputs, square_tile(s.target)) if kind == "square" else tile_rows(outputs, s.target)
+        found = near_equal(outputs, square_tile(s.target)) if kind == "square" else tile_rows(outputs, s.target, arith)
         return OutputSets(kind, tuple((begin + first, count) for first, count in found), 1)
     vectors = -(-outputs // lane)
     large = p.layout == "NHWC" and image_bytes(p)[1] > s.cache("l2", 2)
-    four = channel_tile(s.target, 4) > 0 and (large or math.prod(o or 0 for o in p.out) <= _FEW_PIXELS)
+    four = channel_tile(s.target, arith, 4) > 0 and (large or math.prod(o or 0 for o in p.out) <= _FEW_PIXELS)
     wide = max(0, vectors // 4 - (vectors % 4 == 1)) if four else 0
     left = vectors - 4 * wide
-    odd = left % 2 == 1 and left > 1 and channel_tile(s.target, 3) > 0
+    odd = left % 2 == 1 and left > 1 and channel_tile(s.target, arith, 3) > 0
     widths = [4] * wide + [2] * (left // 2 - odd) + ([3] if odd else [1] * (left % 2))
     firsts = itertools.accumulate((width * lane for width in widths), initial=0)
     sets = ((begin + first, min(n * lane, outputs - first)) for first, n in zip(firsts, widths, strict=False))
     return OutputSets(kind, tuple(sets), max(widths, default=1))
 
 
-def most_pixels(target: Target, vectors: int, pixel_bytes: int) -> int:
+def most_pixels(target: Target, arith: Arithmetic, vectors: int, pixel_bytes: int) -> int:
     """Most pixels of a tile of so many vectors of channels; the pixels lie so far apart."""
-    most = channel_tile(target, vectors)
+    most = channel_tile(target, arith, vectors)
     return min(most, _MOST_COLLIDING) if pixel_bytes % 4096 == 0 else most
 
 
@@ -192,7 +193,7 @@ def channel_cycles(s: Situation, arith: Arithmetic, vectors: int, entries: int, 
 
     A row of weights comes in so many as ``streams`` says, and a step takes those of ``late`` more.
     """
-    tiles, rates = near_equal_sizes(pixels, channel_tile(s.target, vectors)), s.rates(arith)
+    tiles, rates = near_equal_sizes(pixels, channel_tile(s.target, arith, vectors)), s.rates(arith)
     return sum(
         each * ((max(tile_cycles(rates, n, vectors), streams) + late) * entries + _START_CYCLES) for n, each in tiles
     )  # fmt: skip
@@ -217,7 +218,7 @@ def pixel_cycles(s: Situation, arith: Arithmetic, outputs: int, entries: int, ve
     Pixels of one tile that are far more than a first-level cache come late for every set, above all if their planes
     share the sets of a cache.  Measured on Zen 5, beside inputs that are packed: 3-12 % slower, far ones 17-40 %.
     """
-    most, rates = pixel_tiles(s.target)[outputs], s.rates(arith)
+    most, rates = pixel_tiles(s.target, arith)[outputs], s.rates(arith)
     width = most * s.target.vector_bytes
     tile_bytes = width * entries
     far = 1.06 if tile_bytes > s.cache("l1", 7 / 3) else 1.0
@@ -312,7 +313,7 @@ def _set_tables(r: Request, outputs: OutputSets, entries: int, fused: bool, plac
         of_set = sets[0][1] * entries * r.arith.bytes
         asking = min(len(sets), max(1, r.situation.cache("l2", 1 / 4) // of_set))
         if kind == "pixel":
-            lines = -(-pixel_tiles(r.target)[sets[0][1]] * r.target.vector_bytes // 64)
+            lines = -(-pixel_tiles(r.target, r.arith)[sets[0][1]] * r.target.vector_bytes // 64)
         asking = min(asking, lines)  # none asks again.  Measured on Zen 5 with AVX2: 5-14 % off
         spec = replace(spec, asked=-(-lines // asking))
     functions: list[Address[PointTile | ListedPointTile]] = []
@@ -323,7 +324,7 @@ def _set_tables(r: Request, outputs: OutputSets, entries: int, fused: bool, plac
     for number, ((y, residual), (first, count)) in enumerate(of_sets):
         vectors, there = -(-count // lane), (count - 1) % lane + 1
         tiles = (count, False) if pixels else (vectors, there < lane)
-        most = outputs.width(r.target, count) if pixels else most_pixels(r.target, vectors, pixel_bytes)
+        most = outputs.width(r.situation, count) if pixels else most_pixels(r.target, r.arith, vectors, pixel_bytes)
         if tiles not in tables:
             tables[tiles] = 2 * len(functions) - 2  # the function of size n is at word 2 n
             functions += _tiles(r, kind, tiles[0], range(1, most + 1), spec, (False, True) if pixels else (tiles[1],))

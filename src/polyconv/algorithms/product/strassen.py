@@ -284,7 +284,7 @@ class StrassenForm(Form):
 
     def choices(self) -> Mapping[str, object]:
         """The tile, and the box whose halves are paired."""
-        return {"tile": self.cut.outputs.tile(self.s.target), "box": self.cut.panel.box}
+        return {"tile": self.cut.outputs.tile(self.s), "box": self.cut.panel.box}
 
     def build(self, r: Request) -> Program:
         """A single step."""

@@ -177,7 +177,7 @@ class _Block(NamedTuple):
 
 def _blocks(case: Case, *, alone: bool) -> list[_Block]:
     """The blocks of outputs of a group; ``alone`` where a single box has few tiles."""
-    s, most, size = case.s, channel_tile(case.s.target, case.vectors), case.weight_bytes
+    s, most, size = case.s, channel_tile(case.s.target, case.arith, case.vectors), case.weight_bytes
     # weights of a group or a sweep push out those of another; further calls find those of a point nearby
     whole = size * s.problem.groups * len(sweeps(s.problem))
     fetched = s.far and whole > s.profile.cache("l2", _NEAR_WEIGHTS)

@@ -284,7 +284,7 @@ class IntegersForm(Form):
         tiles, steps, in_blocks = math.prod(sizes.tiles), -(-group_in // 2), -(-group_in // _BLOCK)
         products, rates, slow = 0.0, s.rates(arith), 1.0 if s.target.vnni else 1.5
         for some, count in ((sizes.vectors, sizes.blocks - 1), (sizes.last_vectors, 1)):
-            for rows, alike in near_equal_sizes(tiles, channel_tile(s.target, some)):
+            for rows, alike in near_equal_sizes(tiles, channel_tile(s.target, arith, some)):
                 products += _ALL * count * alike * (slow * tile_cycles(rates, rows, some) * steps + _ROW_CYCLES)
         streamed = _ALL * group_in * vectors_out * s.target.vector_bytes // 2
         near = streamed * p.groups <= s.cache("l2", _WEIGHTS_SHARE)
@@ -338,7 +338,7 @@ def _words(r: Request, form: IntegersForm, common: Common, split_blocks: int) ->
     move_out = Move("i8", p.y, along_y, Epilogue()) if of_bytes else Move("i32", p.y, along_y, r.epilogue)
     count, slot = math.prod(sizes.tiles), p.y_dtype.itemsize if of_bytes else arith.bytes
     main, rest = (steps * vectors * wide for vectors in widths)
-    most, earlier = min(channel_tile(r.target, v) for v in widths), sizes.blocks - 1
+    most, earlier = min(channel_tile(r.target, arith, v) for v in widths), sizes.blocks - 1
     return IntegerWords(
         common=common, channels=group_in, pixel_bytes=sizes.pixel_bytes, line_bytes=sizes.held[1] * sizes.pixel_bytes,
         move_in=move_in_address(r, Move(p.x, "i16", along_x)),

@@ -86,7 +86,7 @@ def step(r: Request, sweep: Sweep, b: Boxes, splits: int, keep: list[Any]) -> St
     row_bytes, block_outputs = ROW_WORDS * arith.bytes, case.vectors * case.lane
     sum_row, columns = block_outputs * arith.bytes, b.columns.first
     common, panel, items = _panel(r, sweep, b, splits)
-    height = channel_tile(r.target, case.vectors)
+    height = channel_tile(r.target, arith, case.vectors)
     tile_boxes, tile_rows, runs, kind_tiles = tile_tables(b, height)
     widths = case.vectors, case.last_vectors
     of_width = {n: [None, *tile_addresses(r, "channel", range(1, height + 1), n)] for n in dict.fromkeys(widths)}
@@ -187,7 +187,7 @@ def _following(r: Request, sweep: Sweep, b: Boxes, items: int) -> words.NextInpu
     elif r.x.c == r.x.itemsize and p.groups == 1:
         runs, step, size = -(-row // _RUN_BYTES), _RUN_BYTES, _RUN_BYTES
     rows = math.prod(h.count for h in b.held[:-1])
-    calls = sum(b.case.points) * b.case.blocks * -(-b.tiles // channel_tile(r.target, b.case.vectors))
+    calls = sum(b.case.points) * b.case.blocks * -(-b.tiles // channel_tile(r.target, b.case.arith, b.case.vectors))
     far = (p.n or 0) * p.c * math.prod(a.inp for a in sweep) * r.x.itemsize > s.cache("l2", 1.0)
     return words.NextInputs(
         notes=b.notes, item_count=items, items_ahead=s.threads, runs_a_call=-(-rows * runs // calls) if far else 0,

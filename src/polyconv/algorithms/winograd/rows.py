@@ -17,7 +17,7 @@ from polyconv.algorithms.form import Forms
 from polyconv.algorithms.winograd import columns
 from polyconv.algorithms.winograd.boxes import odd_lines
 from polyconv.algorithms.winograd.columns import SCHEME, Box, ColumnsForm, ColumnWords, Sizes, column_words, in_tiles
-from polyconv.kernels.isa import lanes, pixel_tiles
+from polyconv.kernels.isa import Arithmetic, lanes, pixel_tiles
 from polyconv.kernels.language import INT, Module, Value
 from polyconv.kernels.layout import Move
 from polyconv.kernels.record import Function, Functions, Record, Table, Word, filled
@@ -262,7 +262,7 @@ def _sizes(s: Situation, sweep: Sweep, box: tuple[int, ...]) -> Sizes:
 def _step(r: Request, sweep: Sweep, sizes: Sizes, keep: list[Any]) -> Step:
     s, p, arith, held = r.situation, r.problem, r.arith, sizes.held[-1].count
     group_in, group_out = p.c // p.groups, p.m // p.groups
-    heights, most = _tiles(r.target, group_out)
+    heights, most = _tiles(r.target, arith, group_out)
     of_output = math.prod(axis.taps for axis in sweep) // SCHEME.r * group_in * arith.bytes  # of weights, at a point
     tiles = [TileWords(first, SCHEME.n * first * of_output, height * of_output) for first, height in heights]
     vectors, v_channel = _vectors(s, held, sizes.box), _v_channel(s, held, sizes.box[-2])
@@ -287,9 +287,9 @@ def _step(r: Request, sweep: Sweep, sizes: Sizes, keep: list[Any]) -> Step:
     return Step(address, filled(values, keep), items)
 
 
-def _tiles(target: Target, outputs: int) -> tuple[tuple[tuple[int, int], ...], int]:
+def _tiles(target: Target, arith: Arithmetic, outputs: int) -> tuple[tuple[tuple[int, int], ...], int]:
     """Tiles of output channels: first channel and height of each, and most vectors."""
-    sizes = pixel_tiles(target)
+    sizes = pixel_tiles(target, arith)
     tiles = tuple(near_equal(outputs, max(sizes)))
     highest = max(height for _, height in tiles)
     return tiles, next(sizes[n] for n in sorted(sizes) if n >= highest)

@@ -25,7 +25,6 @@ from polyconv.lowering.tiles import tile_cycles
 from polyconv.lowering.traffic import beyond_cycles, far_cycles
 from polyconv.machine.profile import Rates
 from polyconv.problem.problem import Problem
-from polyconv.target import Target
 
 __all__ = ["Cut", "Taps", "arithmetic_of", "cost", "cut", "heights", "taps_along"]
 
@@ -149,10 +148,10 @@ def arithmetic_of(s: Situation) -> Arithmetic:
     return ARITHMETIC["bf16"] if pairs else arith_of(s)
 
 
-def heights(target: Target, p: Problem) -> dict[int, int]:
+def heights(s: Situation) -> dict[int, int]:
     """Output channels of a tile -> most vectors of pixels, where it has sums of all phases that have taps."""
-    times = len(taps_along(p)[-1].phases)
-    found = {rows // times: most for rows, most in pixel_tiles(target).items() if rows % times == 0}
+    p, times = s.problem, len(taps_along(s.problem)[-1].phases)
+    found = {rows // times: most for rows, most in pixel_tiles(s.target, arithmetic_of(s)).items() if rows % times == 0}
     return found if p.s[-1] <= _MOST_PHASES else {}
 
 
@@ -190,7 +189,7 @@ def cut(s: Situation, *, flat: bool) -> Cut:
 def _of_box(s: Situation, sweep: Sweep, box: tuple[int, ...], flat: bool) -> Cut:
     p, arith = s.problem, arithmetic_of(s)
     lane, times = lanes(s.target, arith), p.s[-1]
-    sets = tuple(by_heights(p.m // p.groups, heights(s.target, p)))
+    sets = tuple(by_heights(p.m // p.groups, heights(s)))
     taps = taps_along(p)
     held = (*(_held(own, b, last=False) for own, b in zip(taps, box[:-1], strict=False)),
             _held(taps[-1], box[-1], last=True))  # fmt: skip
@@ -213,7 +212,7 @@ def cost(s: Situation, c: Cut) -> dict[str, float]:
     """Cycles: multiply-adds with the lanes that rows or boxes fill, and the moves."""
     p, arith = s.problem, arithmetic_of(s)
     along, rates, shares = taps_along(p)[-1], s.rates(arith), _shares(p, arith)
-    times, most = len(along.phases), heights(s.target, p)
+    times, most = len(along.phases), heights(s)
     boxes_of_image = box_count(c.sweep, c.box)
     calls, leaving = (len(shares) * c.walks if c.vectors else 0), _STORED[c.flat] * along.stride
     products = 0.0

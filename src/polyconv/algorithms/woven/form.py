@@ -59,7 +59,7 @@ def forms(s: Situation) -> Forms:
         return "there are no channels"
     if max(p.s) == 1:
         return "there is one phase: nothing to weave"
-    if not heights(s.target, p):
+    if not heights(s):
         return f"has no tiles for a stride of {p.s[-1]} along the last axis"
     return (WovenForm.of(s),)
 
@@ -101,7 +101,7 @@ class WovenForm(Form):
         """Tiles and boxes for a packed result."""
         c, times = self.packed, self.s.problem.s[-1]
         rows = max(rows for _, rows in c.sets)
-        most = min(c.vectors, heights(self.s.target, self.s.problem)[rows])
+        most = min(c.vectors, heights(self.s)[rows])
         tile = f"{rows} channels by {most} vectors of pixels by {times} phases"
         return {"tile": tile, "box": c.box, "along": "box" if c.flat else "rows"}
 
@@ -123,7 +123,7 @@ def _words(r: Request, c: Cut, along: str, keep: list[Any]) -> tuple[WovenWords,
     cycles = cost(s, c)
     parts = thread_parts(s.threads, (p.n or 0) * p.groups * box_count(c.sweep, c.box), turns,
                          cycles["panels"] / max(1.0, cycles["products"]))  # fmt: skip
-    tiles = -(-turns // parts) * c.walks * -(-c.vectors // max(heights(r.target, p).values()))
+    tiles = -(-turns // parts) * c.walks * -(-c.vectors // max(heights(s).values()))
     ahead, header, last_out = bytes_between(r, c.sweep, c.box), header_bytes(len(c.sweep)), p.out[-1]
     assert last_out is not None
     common, items = boxed_words(r, c.sweep, c.box, c.held, parts, panel=header)
@@ -159,7 +159,7 @@ def _move_in(r: Request, last: Axis) -> Move:
 def _set_tables(r: Request, c: Cut) -> tuple[list[Address[WeaveTile]], list[SetWords]]:
     """Functions of tiles, and the words of every set of output channels."""
     spec = of_sums(r.arith.name) if c.flat else FusedTile(r.arith.name, r.problem.y, r.epilogue)
-    most = heights(r.target, r.problem)
+    most = heights(r.situation)
     functions: list[Address[WeaveTile]] = []
     places: dict[int, list[int]] = {}
     for rows in dict.fromkeys(rows for _, rows in c.sets):
