@@ -331,29 +331,35 @@ def test_tiles_begin_with_a_cache_line_wherever_rows_do(geometry: str, types: st
             np.testing.assert_array_equal(got, want, f"{offset} {chance}")
 
 
-@pytest.mark.skipif(not host_target().has_masks, reason="needs masks")
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("types", ["u8*i8", "i8", "i8*u8", "i16"])
 @pytest.mark.parametrize("geometry", [
     "i1 k1", "i37 k3 p1", "i300 k4 s2", "i7x9 k3x3 p1", "i9x31 k3x2 s3x2 d2 p2:0", "i40x3 k3x3 p1", "i5x6x7 k3x2x3 p1",
     "i3x3 k9x5 p6x3", "i1x1 k3x3 p1",
 ])  # fmt: skip
-def test_few_outputs(geometry: str, types: str, layout: str) -> None:
+def test_few_outputs(geometry: str, types: str, layout: str, level: str | None) -> None:
     """Words and outputs round a vector, in groups too; of weights with any zero points, a lane is that of windows."""
     first, rest = geometry.split(" ", 1)
-    for number, (c, m, groups) in enumerate(((1, 1, 1), (5, 3, 1), (64, 2, 1), (65, 15, 1), (22, 14, 2), (3, 24, 3))):
-        spelled = f"{layout} n2 c{c} {first} m{m} {rest} g{groups}"
-        lines = [f"conv i16>i32 {spelled} b1"] if types == "i16" else [
-            f"conv {types}>i32 {spelled} zx=t zw=c", f"conv {types} {spelled} b1 {SCALED}",
-        ]  # fmt: skip
-        for line in lines:
-            _check(line, chance=number or None, algorithm="dots_inner")
+    lane, within = target(level).vector_bytes // 4, nullcontext() if level is None else restricted(level)
+    sizes = ((1, 1, 1), (5, 3, 1), (64, 2, 1), (65, lane - 1, 1), (22, 2 * (lane - 2), 2), (3, 3 * lane // 2, 3))
+    with within:  # type: ignore[attr-defined]
+        for number, (c, m, groups) in enumerate(sizes):
+            spelled = f"{layout} n2 c{c} {first} m{m} {rest} g{groups}"
+            lines = [f"conv i16>i32 {spelled} b1"] if types == "i16" else [
+                f"conv {types}>i32 {spelled} zx=t zw=c", f"conv {types} {spelled} b1 {SCALED}",
+            ]  # fmt: skip
+            for line in lines:
+                _check(line, chance=number or None, algorithm="dots_inner")
 
 
-@pytest.mark.skipif(not host_target().has_masks, reason="needs masks")
-def test_few_outputs_are_at_most_the_lanes_of_a_vector() -> None:
-    for m, zw, reason in ((16, "", None), (17, "", "up to 16"), (15, "zw=t", None), (16, "zw=t", "up to 15")):
-        s = Situation(Problem.parse(f"conv u8*u8>i32 NHWC n1 c4 i9 m{m} k3 {zw}"), target(None), narrow=not zw)
+@pytest.mark.parametrize("level", LEVELS)
+def test_few_outputs_are_at_most_the_lanes_of_a_vector(level: str | None) -> None:
+    lane = target(level).vector_bytes // 4
+    most = lane - target(level).vnni  # words of bytes have sums of windows beside
+    for m, zw, reason in ((lane, "", None), (lane + 1, "", f"up to {lane}"), (most, "zw=t", None),
+                          (most + 1, "zw=t", f"up to {most}")):  # fmt: skip
+        s = Situation(Problem.parse(f"conv u8*u8>i32 NHWC n1 c4 i9 m{m} k3 {zw}"), target(level), narrow=not zw)
         found = ALGORITHMS["dots_inner"].refusal(s)
         assert found is None if reason is None else found is not None and reason in found
 
@@ -399,22 +405,21 @@ def test_rows_leave_out_padding_whatever_the_zero_point(algorithm: str, layout: 
     """Rows of a box then have biases of their own, where results leave many rows at a time as well."""
     within: Any = nullcontext() if level is None else restricted(level)
     with within:
-        if algorithm == "dots_inner" and not target(level).has_masks:
-            pytest.skip("needs masks")
+        few = target(level).vector_bytes // 4 - 1
         for number, geometry in enumerate((
             "i5x7 m9 k9x3 p6x1", "i4x24 m5 k7x5 p5:3x2", "i3x4x9 m11 k5x7x1 p2x5x0", "i7x5 m13 k9x1 s2x1 p12:1x0 d2x1",
         )):  # fmt: skip
-            first, rest = geometry.split(" ", 1)
+            first, m, rest = geometry.split(" ", 2)
+            rest = f"m{min(int(m[1:]), few)} {rest}" if algorithm == "dots_inner" else f"{m} {rest}"
             for types, more in (("i8>i32", "b1 zx=t"), ("u8", f"b1 {SCALED}"), ("i8*u8>i32", "zx=t zw=c")):
                 _check(f"conv {types} {layout} n2 c6 {first} {rest} {more}", chance=number or None, algorithm=algorithm)
 
 
 @pytest.mark.parametrize("algorithm", ["dots", "dots_inner"])
 def test_rows_run_along_the_longest_axis(algorithm: str) -> None:
-    if not host_target().has_masks and algorithm == "dots_inner":
-        pytest.skip("needs masks")
+    few = min(13, host_target().vector_bytes // 4 - 1) if algorithm == "dots_inner" else 13
     for number, line in enumerate((
-        f"conv u8 NHWC n2 c9 i90x3 m13 k3x2 s1x2 p1x0:1 b1 {SCALED}",
+        f"conv u8 NHWC n2 c9 i90x3 m{few} k3x2 s1x2 p1x0:1 b1 {SCALED}",
         "conv i8>i32 NHWC n1 c24 i5x70x2 m6 k3x3x2 p1 g2 b1",
         "conv_transpose u8*i8>i32 NHWC n1 c5 i60x2 m7 k3x2 s2x1 p1x0 zx=t",
         "conv i16>i32 NHWC n1 c6 i80x4 m8 k5x1 d3x1",

@@ -31,9 +31,9 @@ ENTRY_WORDS = 2
 class ChannelSums(Signature):
     """Results of some pixels, which lie ``x_pixel`` bytes apart in the input and ``y_pixel`` in the result.
 
-    A pixel has ``vectors`` whole parts of channels, and one more with ``last`` channels, one at least.  Biases and
-    scales are those of a vector of results, pixel by pixel.  Tiles that ask for inputs do so ``early`` bytes behind
-    those that they read.
+    A pixel has ``vectors`` whole parts of channels, and one more with ``last`` channels, one at least; or a whole one
+    that ends with these, where tiles overlap. Biases and scales are those of a vector of results, pixel by pixel.
+    Tiles that ask for inputs do so ``early`` bytes behind those that they read.
     """
 
     x: Buffer
@@ -58,7 +58,7 @@ class ChannelSums(Signature):
 
 
 def channel_sums_tile(k: Module, name: str, spec: FusedTile, source: str, lanes: int, part: int, pixels: int,
-                      outputs: int, *, apart: bool, spread: bool, f16c: bool) -> None:  # fmt: skip
+                      outputs: int, *, apart: bool, spread: bool, overlaps: bool, f16c: bool) -> None:  # fmt: skip
     """Add the tile of some pixels by some output channels, of an input of a dtype.
 
     Parameters
@@ -71,6 +71,8 @@ def channel_sums_tile(k: Module, name: str, spec: FusedTile, source: str, lanes:
         Whether channels do not lie together.
     spread : bool
         Whether those of the result do not, or a residual is read.
+    overlaps : bool
+        Whether a pixel's last channels are read with some before them, which count no more: there are as many.
     """
     arithmetic, dtype = ARITHMETIC[spec.arithmetic], DTYPES[source]
     kind, words = vector(arithmetic.accumulator, lanes), vector(arithmetic.word, lanes)
@@ -80,21 +82,26 @@ def channel_sums_tile(k: Module, name: str, spec: FusedTile, source: str, lanes:
     shifts = dtype.bits == 8 and (arithmetic.channels == 2 or (arithmetic.channels == 4 and dtype.kind == "i"))
     vectors = vectors_of(outputs + (spec.windows > ""), lanes, part)
     with k.function(name, ChannelSums) as given:
-        last = k.span(k.constant(INT, 0), given.last, channels.lanes)
+        zero, whole = k.constant(INT, 0), k.constant(INT, channels.lanes)
+        last = k.span(*((whole - given.last, whole) if overlaps else (zero, given.last)), channels.lanes)
         zero_point = k.splat(k.cast("trunc", given.zero_point, channels.scalar), channels.lanes) if shifts else None
         leads = leads_of(given.x_pixel, pixels)
         x_step = given.x_channel * channels.lanes if apart else lying.bytes
+        back = (given.last - whole) * (given.x_channel if apart else lying.element_bytes)
         tap_bytes = (given.vectors + 1) * (vectors * kind.bytes)
         first_weights = given.weights + (kind.bytes if spec.windows == "each" else 0)
 
         def word(place: Buffer, there: Mask | None) -> Value:
             """Channels of a pixel as words, again and again."""
+            masked = None if overlaps else there
             if apart:
-                value = k.gather(lying, place, given.x_channel, there)
+                value = k.gather(lying, place, given.x_channel, masked)
             else:
-                value = k.load(lying, place) if there is None else k.load_first(lying, place, there)
+                value = k.load(lying, place) if masked is None else k.load_first(lying, place, masked)
             value = widen(k, value, dtype, element, f16c=f16c)
             value = value if zero_point is None else value - zero_point
+            if overlaps and there is not None and value.type.is_float:  # Inf and NaN times a weight of 0 would count
+                value = k.select(there.bits, value, 0.0)
             if arithmetic.channels > 1:
                 value = k.cast("bitcast", value, vector(arithmetic.word, part))
             return repeated(k, value, lanes)
@@ -118,7 +125,7 @@ def channel_sums_tile(k: Module, name: str, spec: FusedTile, source: str, lanes:
                 place, b, *sums = step.values
                 step.next(place + x_step, b + vectors * kind.bytes, *added(place, b, sums))
             place, b, *sums = step.results
-            entry.next(*added(place, b, sums, last))
+            entry.next(*added(place + back if overlaps else place, b, sums, last))
         of_vector = part // vectors
         for first in range(0, pixels, of_vector):
             count = min(of_vector, pixels - first)

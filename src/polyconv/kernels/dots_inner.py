@@ -2,8 +2,8 @@
 
 A step multiplies some neighbouring words of a pixel's window, as many as a vector has lanes or a part of these again
 and again, by those of as many outputs' weights as there are parts.  So few lanes are idle, whether lines or outputs are
-few.  The sums of all lanes become vectors of results: pixel by pixel, its outputs in order.  Needs AVX-512.  It must
-not know sizes of a problem.
+few.  The sums of all lanes become vectors of results: pixel by pixel, its outputs in order.  It must not know how large
+a problem is.
 """
 
 from __future__ import annotations

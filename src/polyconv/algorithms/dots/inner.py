@@ -2,7 +2,7 @@
 
 In ``dense`` lanes are output channels, of which there are fewer than lanes here.  A tile multiplies as many words of a
 line of a kernel as a vector holds by the weights of each of its outputs, pixel by pixel, from a panel in which channels
-lie together, whatever the layout.  Boxes, panel, and the driver are those of ``dense``.  CPUs with AVX-512.
+lie together, whatever the layout.  Boxes, panel, and the driver are those of ``dense``.
 Cost: the products, with lines filled to whole vectors, adding the lanes of sums, and one pass over input and output.
 Exact: sums are taken modulo 2^32.
 """
@@ -25,7 +25,7 @@ from polyconv.algorithms.dots.driver import (
     result_words,
 )
 from polyconv.algorithms.dots.form import Part, Sizes
-from polyconv.algorithms.dots.panel import copying_cycles, panel_words
+from polyconv.algorithms.dots.panel import copying_cycles, panel_words, turning_cycles
 from polyconv.algorithms.dots.situations import (
     arithmetic_of,
     channel_bytes,
@@ -55,8 +55,8 @@ from polyconv.lowering.traffic import far_cycles
 
 __all__ = ["InnerForm", "forms"]
 
-_MOST_OUTPUTS = 16
-"""Output channels of a block: as many as a vector has lanes."""
+_SUMS = {32: 16, 16: 8}
+"""Registers -> those that sums of a tile may take."""
 _CROSSING = 0.9
 """Loads more as which one of a whole vector counts that begins anywhere: nearly all cross a cache line."""
 _ADD_CYCLES, _LEAVING, _TILE_CYCLES, _ENTRY_CYCLES = 0.8, 3.0, 6.0, 2.0
@@ -68,6 +68,8 @@ _AFAR = 1.5
 """Cycles of a vector of words that the nearest cache does not hold."""
 _TURN, _TURN_BACK = 110.0, 50.0
 """Cycles of turning 16 pixels of 64 bytes from planes (of 16 bits twice as long), and of 16 pixels of results."""
+_NARROW_TURN = 2.0
+"""How much longer than ``dense`` says pixels are turned where vectors have 32 bytes.  Measured on a Zen 3, 8 layers."""
 
 
 def forms(s: Situation) -> Forms:
@@ -84,7 +86,7 @@ def forms(s: Situation) -> Forms:
 
 def _most(s: Situation) -> int:
     """Most output channels of a block: lanes of a vector of results, less that of windows."""
-    return _MOST_OUTPUTS - window_outputs(s)
+    return lanes(s.target, arithmetic_of(s)) - window_outputs(s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +115,10 @@ class InnerForm(OrderedForm):
             moves = copying_cycles(s, sizes, group_in, follow=follow)
         else:
             squares = math.prod(lines) * -(-run // 16) * -(-group_in * p.x_dtype.itemsize // 64)
-            moves = squares * _TURN * p.x_dtype.itemsize + math.prod(sizes.box) / 16 * _TURN_BACK
+            turn = squares * _TURN * p.x_dtype.itemsize
+            if not s.target.has_masks:
+                turn = _NARROW_TURN * turning_cycles(s, sizes, group_in)
+            moves = turn + math.prod(sizes.box) / 16 * _TURN_BACK
         read = p.groups * count * math.prod(lines) * run * group_in * p.x_dtype.itemsize
         far = far_cycles(s, read)
         if p.layout == "NHWC" and (p.n or 0) * image_bytes(p)[0] > s.profile.cache("l2", 1):
@@ -159,11 +164,11 @@ def _each(s: Situation) -> int:
 
 
 def _rows(s: Situation, wide: int) -> int:
-    """Pixels of a tile: their results fill vectors, their sums as many registers as a vector has lanes."""
+    """Pixels of a tile: their results fill vectors, their sums half of the registers."""
     lane = lanes(s.target, arithmetic_of(s))
     vectors = vectors_of(_each(s), lane, wide)
     of_vector = wide // vectors
-    return of_vector * max(1, _MOST_OUTPUTS // (of_vector * vectors))
+    return of_vector * max(1, _SUMS[s.target.registers] // (of_vector * vectors))
 
 
 def _steps(s: Situation, sweep: Sweep, sizes: Sizes, wide: int) -> int:
@@ -174,7 +179,8 @@ def _steps(s: Situation, sweep: Sweep, sizes: Sizes, wide: int) -> int:
 
 def _wide(s: Situation, sweep: Sweep, sizes: Sizes) -> int:
     """Words of a pixel at a time: with those of a whole vector adding takes longest, with few some outputs are none."""
-    found = [lanes(s.target, arithmetic_of(s)) >> halved for halved in range(4)]
+    lane = lanes(s.target, arithmetic_of(s))
+    found = [lane >> halved for halved in range(lane.bit_length() - 1)]
     return min(found, key=lambda wide: s.price(("wide", wide), _tile_cycles(s, sweep, sizes, wide)))
 
 
@@ -186,12 +192,14 @@ def _tile_cycles(s: Situation, sweep: Sweep, sizes: Sizes, wide: int) -> float:
     entries *= 1 if sizes.whole_lines else last.taps
     steps, vectors = entries * _steps(s, sweep, sizes, wide), vectors_of(_each(s), lane, wide)
     near = s.profile.cache("l1", 1) >= entries * sizes.box[-1] * sizes.pixel_bytes * last.stride
+    times = 2 if arith.has_products and not s.target.vnni else 1  # a product, and its addition
     crossing, afar = 1 + _CROSSING * wide / lane, 2 * _AFAR * wide / lane
     most, total = _rows(s, wide), 0.0
     whole, rest = divmod(sizes.box[-1], most)
     for rows, alike in ((most, whole), (rest, int(rest > 0))):
         loads = (rows * crossing + vectors) / rates.loads
-        step = max(rows * vectors / rates.multiply_adds, loads, rates.latency, 0 if near else rows * afar)
+        instructions = rows * ((wide < lane) + times * vectors) / (2 * rates.multiply_adds)
+        step = max(rows * vectors / rates.multiply_adds, loads, instructions, rates.latency, 0 if near else rows * afar)
         adding = rows * vectors * (1 - 1 / wide) * _ADD_CYCLES + -(-rows * vectors // wide) * _LEAVING
         total += alike * (_SLOWER * steps * step + entries * _ENTRY_CYCLES + adding + _TILE_CYCLES)
     return total

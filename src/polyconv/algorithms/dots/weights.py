@@ -135,19 +135,24 @@ def block_bytes(r: Request, rows: int, words: int) -> int:
     return ((rows + (windows(r) > "")) * words + rows * (windows(r) == "each")) * r.arith.bytes
 
 
-def inner_weights(r: Request, w: NDArray[Any], taps: int, steps: int, wide: int) -> NDArray[Any]:
+def inner_weights(r: Request, w: NDArray[Any], taps: int, steps: int, wide: int, *, overlaps: bool = False
+                  ) -> NDArray[Any]:  # fmt: skip
     """Weights (groups, m, c, taps) as [group][entry][step][output][channel]; so many ``taps`` are one entry.
 
-    Weights of windows are a group's last output; its zero points come before them all where they differ.
+    A last step that is not whole begins with its channels, or ends with them where steps overlap. Weights of windows
+    are a group's last output; its zero points come before them all where they differ.
     """
     w = _by_lines(w, taps)
     groups, m, channels, entries = w.shape
     lane, of_step = lanes(r.target, r.arith), wide * r.arith.channels
     each = vectors_of(m + (windows(r) > ""), lane, wide) * (lane // wide)
     whole = np.zeros((groups, each, steps * of_step, entries), w.dtype)
-    whole[:, :m, :channels] = w
+    places = np.arange(channels)
+    if overlaps:
+        places[(steps - 1) * of_step :] += steps * of_step - channels
+    whole[:, :m, places] = w
     if windows(r):
-        whole[:, m, :channels] = zero_weight(r)
+        whole[:, m, places] = zero_weight(r)
     found = whole.reshape(groups, each, steps, of_step, entries).transpose(0, 4, 2, 1, 3).reshape(groups, -1)
     if windows(r) == "each":
         assert r.zero_left is not None

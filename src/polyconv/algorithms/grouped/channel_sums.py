@@ -47,11 +47,12 @@ from polyconv.lowering.program import Program, Request, Step, address_of, progra
 from polyconv.lowering.situation import Situation, accumulator_arithmetic, has_pairs, image_bytes
 from polyconv.lowering.sweep import Sweep, mean_taps, sweeps, taps_of
 from polyconv.lowering.tiles import is_fusible, tile_cycles
+from polyconv.target import Target
 
 __all__ = ["forms"]
 
-_PIXELS = {1: 16, 2: 8, 3: 8, 4: 4, 5: 4, 6: 4, 7: 2, 8: 2}
-"""Vectors of sums of a pixel -> most pixels of a tile: sums, weights and a pixel fill 32 registers."""
+_PIXELS = {32: {1: 16, 2: 8, 3: 8, 4: 4, 5: 4, 6: 4, 7: 2, 8: 2}, 16: {1: 8, 2: 4, 3: 2, 4: 2, 5: 1, 6: 1, 7: 1, 8: 1}}
+"""Registers -> vectors of sums of a pixel -> most pixels of a tile: sums, weights, a pixel and a product fill them."""
 _MOST_TAPS, _MOST_BOXES = 1 << 16, 1 << 13
 """Most taps of all lists, and most boxes of a sweep."""
 _LAST, _NEAR, _FAR = 4.0, 2.0, 10 / 3
@@ -64,9 +65,12 @@ reads on Zen 5, slower with 5."""
 _CROSSING = 0.9
 """Loads more as which one of a whole vector counts that begins anywhere: nearly all cross a cache line, of halves half,
 in which others wait for nothing."""
-_ADD_CYCLES, _LEAVING, _TILE_CYCLES, _APART, _STEP_CYCLES = 0.8, 4.0, 14.0, 2.0, 0.9
-"""Cycles of adding the lanes of a vector of sums, in which a vector of results leaves, of the rest of a tile, and in
-which results of a pixel leave alone, as those of a group do, and of a step beside products and loads."""
+_ADD_CYCLES, _LEAVING, _APART = 0.8, 4.0, 2.0
+"""Cycles of adding the lanes of a vector of sums, in which a vector of results leaves, and in which results of a pixel
+leave alone, as those of a group do."""
+_TILE_CYCLES, _STEP_CYCLES, _STEP_TIMES = {64: 14.0, 32: 22.0}, {64: 0.9, 32: 0.3}, {64: 1.1, 32: 1.0}
+"""By the bytes of a vector, cycles of the rest of a tile, those of a step beside products and loads, and how much
+longer than said these take.  Those of 32 are of 28 layers on a Zen 3: most times are 0.9 to 1.25 of their price."""
 
 
 class TileWords(Record):
@@ -121,6 +125,8 @@ def _refusal(s: Situation) -> Refusal | None:
     most = lanes(s.target, ARITHMETIC[_arithmetic(s)]) - (_each(s) - group_out)
     if p.layout != "NHWC" or group_in < 2 or not 0 < group_out <= most:
         return f"computes up to {most} outputs of several channels that lie together"
+    if not _ways(s):
+        return "needs as many channels as the shortest part of a vector has"
     if not s.finite:
         return "weights hold Inf or NaN, which would meet lanes of zeros"
     if not is_fusible(p):
@@ -157,14 +163,27 @@ def _steps(s: Situation, wide: int) -> int:
 def _wide(s: Situation) -> int:
     """Words of a pixel at a time: with those of a whole vector adding takes longest, with few some outputs are none."""
     lane, some = lanes(s.target, ARITHMETIC[_arithmetic(s)]), next(iter(sweeps(s.problem)), ())
-    taps = round(math.prod(map(mean_taps, some)))
+    taps, tiles = round(math.prod(map(mean_taps, some))), _PIXELS[s.target.registers]
 
     def price(wide: int) -> float:
-        most = _PIXELS[vectors_of(_each(s), lane, wide)]
+        most = tiles[vectors_of(_each(s), lane, wide)]
         return s.price(("wide", wide), _tile_cycles(s, wide, most, taps) / most)
 
+    return min(_ways(s), key=price)
+
+
+def _ways(s: Situation) -> list[int]:
+    """Words of a pixel that tiles may take at a time; where the last ones overlap others, a pixel has as many."""
+    arith, group_in = ARITHMETIC[_arithmetic(s)], s.problem.c // s.problem.groups
+    lane, most = lanes(s.target, arith), max(_PIXELS[s.target.registers])
     found = [lane >> halved for halved in range(lane.bit_length() - 1)]
-    return min((wide for wide in found if vectors_of(_each(s), lane, wide) <= max(_PIXELS)), key=price)
+    found = [wide for wide in found if vectors_of(_each(s), lane, wide) <= most]
+    return [wide for wide in found if wide * arith.channels <= group_in] if _overlaps(s.target) else found
+
+
+def _overlaps(target: Target) -> bool:
+    """Whether a pixel's last channels are read with some before them: where masks do not keep others out."""
+    return not target.has_masks
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +210,8 @@ class ChannelSumsForm(Form):
     @property
     def most(self) -> int:
         """Most pixels of a tile."""
-        return _PIXELS[vectors_of(_each(self.s), lanes(self.s.target, ARITHMETIC[self.arithmetic]), self.wide)]
+        vectors = vectors_of(_each(self.s), lanes(self.s.target, ARITHMETIC[self.arithmetic]), self.wide)
+        return _PIXELS[self.s.target.registers][vectors]
 
     def cost(self) -> dict[str, float]:
         """Cycles: multiply-adds, loads or the latency of sums, adding lanes, and inputs that no near cache holds."""
@@ -229,14 +249,17 @@ def _tile_cycles(s: Situation, wide: int, pixels: int, taps: int) -> float:
     arith = ARITHMETIC[_arithmetic(s)]
     rates, lane = s.rates(arith), lanes(s.target, arith)
     vectors = vectors_of(_each(s), lane, wide)
-    loads = pixels * (1 + _CROSSING * (wide / lane) ** 2) + vectors
-    converted = (arith.bytes // arith.channels != s.problem.x_dtype.itemsize) + (wide < lane)
-    products = 2 if arith.channels == 1 and arith.accumulator.startswith("i") else 1  # and the additions
+    loads = pixels * (1 + _CROSSING * (wide * arith.bytes / LINE) ** 2) + vectors
+    narrow = s.problem.x_dtype.itemsize < arith.bytes // arith.channels
+    converted = narrow + (wide < lane) + (narrow and arith.channels > 1)  # less the zero point
+    products = 2 if arith.has_products and not (arith.channels == 2 and s.target.vnni) else 1  # and the additions
     instructions = pixels * (converted + products * vectors) / (2 * rates.multiply_adds)
     step = max(tile_cycles(rates, pixels, vectors), loads / rates.loads, instructions)
     adding = pixels * vectors * (1 - 1 / wide) * _ADD_CYCLES + -(-pixels * vectors // wide) * _LEAVING
     adding += pixels * _APART if s.problem.groups > 1 else 0.0
-    return taps * (_steps(s, wide) * (1.1 * step + _STEP_CYCLES) + 0.8) + adding + _TILE_CYCLES
+    size = max(32, s.target.vector_bytes)
+    step = step * _STEP_TIMES[size] + _STEP_CYCLES[size]
+    return taps * (_steps(s, wide) * step + 0.8) + adding + _TILE_CYCLES[size]
 
 
 def _read_again(s: Situation, sweep: Sweep) -> float:
@@ -257,7 +280,7 @@ def _step(r: Request, sweep: Sweep, form: ChannelSumsForm, keep: list[Any]) -> S
     lane, group_in, w = lanes(r.target, arith), p.c // p.groups, r.weights(sweep)
     steps, table = _steps(r.situation, wide), lane * arith.bytes
     key = ("channel_sums", arith.name, wide, taps_of(sweep))
-    packed = r.packed(key, lambda: inner_weights(r, w, 1, steps, wide))
+    packed = r.packed(key, lambda: inner_weights(r, w, 1, steps, wide, overlaps=_overlaps(r.target)))
     boxes = boxes_of(sweep, 2, _EACH)
     entries: list[int] = []
     lists: dict[tuple[range, ...], tuple[int, int]] = {}
@@ -313,8 +336,9 @@ def _function(r: Request, form: ChannelSumsForm, pixels: int) -> Address[Channel
 
     def make(k: Module, name: str) -> None:
         channel_sums_tile(
-            k, name, spec, r.problem.x, count, wide, pixels, outputs, apart=apart, spread=spread, f16c=f16c
-        )
+            k, name, spec, r.problem.x, count, wide, pixels, outputs, apart=apart, spread=spread,
+            overlaps=_overlaps(r.target), f16c=f16c,
+        )  # fmt: skip
 
     label = f"channel sums {r.problem.x} {spec} {wide} {pixels} {outputs}{' apart' * apart}{' spread' * spread}"
     return address_of(r, label, "tile", ChannelSums, make)
