@@ -6,6 +6,7 @@ plainly a few integers, and valid, is left to the host, which says what is wrong
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -43,6 +44,14 @@ def _cast(node: Node, inputs: Sequence[Array]) -> Array:
     return made
 
 
+def _expanded(node: Node, inputs: Sequence[Array]) -> Array:
+    data, extents = inputs
+    shape = np.broadcast_shapes(data.shape, tuple(extents.tolist()))
+    if math.prod(shape) > _MOST:
+        raise ValueError
+    return np.broadcast_to(data, shape)
+
+
 def _same(inputs: Sequence[Array]) -> Sequence[Array]:
     """Inputs of one type, as arithmetic takes them."""
     if len({a.dtype for a in inputs}) > 1:
@@ -55,6 +64,7 @@ _COMPUTED: Mapping[str, Callable[[Node, Sequence[Array]], Array]] = {
     "Cast": _cast,
     "Concat": lambda node, inputs: np.concatenate(_same(inputs), node.attributes["axis"]),
     "Div": lambda node, inputs: _divided(node, _same(inputs)),
+    "Expand": _expanded,
     "Gather": _gathered,
     "Mul": lambda node, inputs: np.multiply(*_same(inputs)),
     "Sub": lambda node, inputs: np.subtract(*_same(inputs)),

@@ -7,7 +7,7 @@ windows.  What has no such form stays a layer.  It runs nothing but arithmetic o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -66,13 +66,24 @@ def as_onnx_graph(graph: Graph, options: Options, host: Host, translation: Trans
     held = constants | folded
     read = {*graph.results, *(name for node in moving for name in node.reads)}
     makers = {name: node for node in steady for name in node.writes}
-    walk = _Walk(Facts(options, held, values, translation), held, makers, consumers(moving), frozenset(read),
-                 frozenset(graph.results))  # fmt: skip
-    for node in moving:
-        walk.meet(node)
-    counted = tuple(node for node in moving if walk.made.keys() >= set(node.writes))
+
+    def computed(node: Node) -> dict[str, Array]:
+        return fold(graph, [node], node.writes, held, {}, host, threads)
+
+    facts, ops = Facts(options, held, values, translation), {node.op for node in moving}
+    counted: list[Node] = []
+    known: dict[str, Array] = {}
+    # a layer that counts the extents of a convolution reads it beside the one that adds a bias of them: it has to go
+    for in_integers in (*((False,) if {"FakeQuantize", "ShapeOf"} <= ops else ()), options.rewrites == "all"):
+        walk = _Walk(facts, held, makers, consumers(moving), frozenset(read), frozenset(graph.results), computed,
+                     in_integers=in_integers)  # fmt: skip
+        for node in moving:
+            walk.meet(node)
+        known |= walk.made
+        counted += [node for node in moving if known.keys() >= set(node.writes)]
+        moving = [node for node in moving if not known.keys() >= set(node.writes)]
     changed = replace(
-        graph, nodes=(*steady, *walk.nodes), constants=constants | walk.made, stated=values, removed=counted
+        graph, nodes=(*steady, *walk.nodes), constants=constants | known, stated=values, removed=tuple(counted)
     )
     return changed, folded
 
@@ -93,6 +104,8 @@ class _Walk:
         The other nodes, by the values they read.
     read, results : frozenset of str
         Values that somebody reads, and those that the graph returns.
+    compute : callable
+        What a node makes of constants.
     nodes : list of Node
         What was met, in terms of ONNX where there are such.
     made : dict
@@ -103,6 +116,10 @@ class _Walk:
         What stands for values that were rounded to levels.
     gone : set of Node
         Nodes to come that are part of another already.
+    steady : set of str
+        Values that the host will compute of constants, once.
+    in_integers : bool
+        Whether layers between levels may become convolutions of integers.
     """
 
     facts: Facts
@@ -111,11 +128,14 @@ class _Walk:
     readers: Mapping[str, Sequence[Node]]
     read: frozenset[str]
     results: frozenset[str]
+    compute: Callable[[Node], dict[str, Array]]
     nodes: list[Node] = field(default_factory=list)
     made: dict[str, Array] = field(default_factory=dict)
     shapes: dict[str, tuple[Array, np.dtype[Any]]] = field(default_factory=dict)
     quantities: dict[str, Quantity] = field(default_factory=dict)
     gone: set[Node] = field(default_factory=set)
+    steady: set[str] = field(default_factory=set)
+    in_integers: bool = True
 
     def keep(self, constants: Mapping[str, Array]) -> None:
         """Take new constants among the others."""
@@ -131,10 +151,21 @@ class _Walk:
             self.keep({node.outputs[0]: numbers})
         elif not (self._in_integers(node) or self._product(node)):
             found, _ = who_runs(self.facts, [node], {}, self.read)
-            is_steady = self.constants.keys() >= set(node.reads) and not is_convolution(node.op)
+            is_known = all(name in self.constants for name in node.reads)
+            is_steady = all(name in self.constants or name in self.steady for name in node.reads)
+            is_steady = is_steady and not is_convolution(node.op)
+            if is_steady and is_known and node.op == "Reshape":
+                self.keep(self.compute(node))  # a bias, say, that a convolution of integers will ask for
+                return
             self.nodes.extend([node] if is_steady else found)  # what is the same in every run the host computes, once
+            self.steady.update(node.writes if is_steady else ())
             if node.op.lower() == "reshape" and self.facts.known(node.outputs[0]).dims is None:
                 self._rank(node)
+            if node.op == "FakeQuantize" and self.facts.known(node.outputs[0]).dims is None:
+                x, *ends = map(self.facts.known, node.inputs)
+                dims = [value.dims for value in (x, *ends) if value.dims is not None]
+                together = broadcast_dims(dims) if len(dims) == len(node.inputs) else None
+                self.facts.note([Value(node.outputs[0], x.type, together)])
 
     def _rank(self, node: Node) -> None:
         """Keep in mind how many extents a Reshape makes, and those that it names."""
@@ -150,12 +181,14 @@ class _Walk:
 
     def _in_integers(self, node: Node) -> bool:
         """Whether a node rounds to levels, or is a convolution between two that do, and was put in terms of ONNX."""
-        if self.facts.options.rewrites != "all" or len(node.inputs) < 2 or len(node.outputs) != 1:
+        if not self.in_integers or not node.inputs or self.read.intersection(node.outputs[1:]):
             return False
         layer, y = Layer(node, self.facts.known, self.constants), None
-        if node.op.lower() == "fakequantize":
+        if node.op == "MaxPool":
+            y = self._pooled(node)
+        elif node.op.lower() == "fakequantize":
             x = self.facts.known(node.inputs[0])
-            y = levels_of(node, layer) if x.type == "tensor(float)" and x.dims is not None else None
+            y = levels_of(node, layer, len(x.dims)) if x.type == "tensor(float)" and x.dims is not None else None
             if y is not None:
                 self._put(y.nodes, y.constants)
         elif node.op in ("Convolution", "GroupConvolution") and node.inputs[0] in self.quantities:
@@ -167,6 +200,16 @@ class _Walk:
         if y is not None:
             self.quantities[y.node.outputs[0]] = y
         return y is not None
+
+    def _pooled(self, node: Node) -> Quantity | None:
+        """What a MaxPool makes of integers: they keep the order of what they stand for."""
+        x = self.quantities.get(node.inputs[0])
+        pool = self.facts.translation.into(node, self.facts.known, self.constants)
+        if x is None or not isinstance(pool, Node):
+            return None
+        y = replace(x, node=node, integers=f"integers of {node.outputs[0]}")
+        self._put((replace(pool, inputs=(x.integers,), outputs=(y.integers,)), y.nodes[1]), {})
+        return y
 
     def _follower(self, node: Node) -> Layer | None:
         """The only layer that reads a layer's one result."""

@@ -103,7 +103,14 @@ def _reshaped(node: Node, inputs: Sequence[Array]) -> Array:
     return data.reshape([data.shape[at] if keeps and extent == 0 else extent for at, extent in asked])
 
 
-_OF_CONSTANTS: Mapping[str, Callable[[Node, Sequence[Array]], Array]] = {**ELEMENTWISE, "Reshape": _reshaped}
+def _shape(node: Node, inputs: Sequence[Array]) -> Array:
+    """ShapeOf a constant."""
+    return np.array(inputs[0].shape, np.int32 if node.origin.data.get("output_type") == "i32" else np.int64)
+
+
+_OF_CONSTANTS: Mapping[str, Callable[[Node, Sequence[Array]], Array]] = {
+    **ELEMENTWISE, "Reshape": _reshaped, "ShapeOf": _shape,
+}  # fmt: skip
 """Layers that NumPy computes where all that they read is constant: openvino is not started for weights."""
 
 

@@ -26,6 +26,9 @@ _LEVELS = 256
 _NEAR = 1e-3
 """How far a zero point may be from a whole number, which ranges are meant to make it."""
 _CLIPPING = ("relu", "clamp")
+_TINY = np.finfo(np.float32).tiny
+_SAME = 1e-6
+"""How much farther than a clip levels may reach, by the rounding of their scale."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,7 @@ class Quantity:
     integers : str
         Name of the integers.
     scale, zero : (str, array)
-        Names and numbers: the value is ``scale (integers - zero)``.
+        Names and numbers: the value is ``scale (integers - zero)``.  There is one of each, or one a channel.
     """
 
     node: Node
@@ -55,29 +58,41 @@ class Quantity:
     @property
     def nodes(self) -> tuple[Node, Node]:
         """What makes the integers, and what makes the value of them."""
-        (x, *_), (y,), numbers = self.node.inputs, self.node.outputs, (self.scale[0], self.zero[0])
+        x, y, numbers = self.node.inputs[0], self.node.outputs[0], (self.scale[0], self.zero[0])
+        axis = {"axis": 1} if self.scale[1].ndim else {}
         first, second = (
-            Node(self.node.name, op, "", 13, (read, *numbers), (made,), stands_for=(self.node,))
+            Node(self.node.name, op, "", 13, (read, *numbers), (made,), axis, stands_for=(self.node,))
             for op, read, made in (("QuantizeLinear", x, self.integers), ("DequantizeLinear", self.integers, y))
         )
         return first, second
 
+    def counted(self) -> Quantity | None:
+        """The same integers as numbers with a scale of 1; None where channels have zero points of their own."""
+        zero = self.zero[1].reshape(-1)
+        if (zero != zero[0]).any():
+            return None
+        return replace(self, scale=(f"one for {self.scale[0]}", np.ones((), np.float32)),
+                       zero=(f"one {self.zero[0]}", zero[0].reshape(())))  # fmt: skip
 
-def levels_of(node: Node, layer: Layer) -> Quantity | None:
-    """What a FakeQuantize to 256 levels of one range makes; None for any other."""
+
+def levels_of(node: Node, layer: Layer, rank: int) -> Quantity | None:
+    """What a FakeQuantize to 256 levels of one range makes, or of one a channel; None for any other."""
     ends = [layer.constant(at) for at in range(1, 5)]
-    if layer.numbers("levels", "0") != [_LEVELS] or any(end is None or end.size != 1 for end in ends):
+    if layer.numbers("levels", "0") != [_LEVELS] or layer.text("auto_broadcast", "numpy") != "numpy":
         return None
-    low, high, *made = (np.float64(end.reshape(-1)[0]) for end in ends if end is not None)
+    numbers = [None if end is None else end.reshape(-1) if end.size == 1 else along(end, rank, 1) for end in ends]
+    if any(each is None for each in numbers) or len({each.size for each in numbers if each is not None}) > 1:
+        return None
+    low, high, *made = (each.astype(np.float64) for each in numbers if each is not None)
     scale = (high - low) / (_LEVELS - 1)
-    if made != [low, high] or not (np.isfinite(scale) and scale > np.finfo(np.float32).tiny):
+    if not all(map(np.array_equal, made, (low, high))) or not (np.isfinite(scale) & (scale > _TINY)).all():
         return None
     zero = np.rint(-low / scale)
-    if abs(zero + low / scale) > _NEAR or not 0 <= zero < _LEVELS:
+    if (abs(zero + low / scale) > _NEAR).any() or not ((zero >= 0) & (zero < _LEVELS)).all():
         return None
-    name = node.outputs[0]
-    return Quantity(node, f"integers of {name}", (f"scale of {name}", np.array(scale, np.float32)),
-                    (f"zero point of {name}", np.array(zero, np.uint8)))  # fmt: skip
+    name, shape = node.outputs[0], () if scale.size == 1 else scale.shape
+    return Quantity(node, f"integers of {name}", (f"scale of {name}", scale.reshape(shape).astype(np.float32)),
+                    (f"zero point of {name}", zero.reshape(shape).astype(np.uint8)))  # fmt: skip
 
 
 def integer_layers(conv: Layer, x: Quantity, makers: Mapping[str, Node], follower: Callable[[Node], Layer | None]
@@ -115,25 +130,59 @@ def integer_layers(conv: Layer, x: Quantity, makers: Mapping[str, Node], followe
     clip = following if following is not None and following.node.op.lower() in _CLIPPING else None
     if clip is not None:
         taken, following = [*taken, clip.node], follower(clip.node)
-    y = None if following is None or following.node.op != "FakeQuantize" else levels_of(following.node, following)
+    is_rounded = following is not None and following.node.op == "FakeQuantize"
+    y = levels_of(following.node, following, integers.ndim) if following is not None and is_rounded else None
     attributes = _attributes(conv)
     if y is None or attributes is None:
         return None
     taken.append(y.node)
-    change = _in_integers(taken, attributes, x, (integers, scale, zero, bias), clip, y)
-    return None if change is None else (taken, change, y)
+    held = _by_channel(x, y, (integers, scale, zero, bias), clip)
+    if held is None:
+        return None
+    inner = [(each.counted() if each.scale[1].ndim else None) or each for each in (x, y)]
+    change = _in_integers(taken, attributes, inner, held, clip if not y.scale[1].ndim else None)
+    if change is None:
+        return None
+    nodes, constants = (*change.nodes, y.nodes[1]), {**change.constants, **y.constants}
+    return taken, replace(change, nodes=nodes, constants=constants), y
 
 
-def _in_integers(taken: Sequence[Node], attributes: Mapping[str, object], x: Quantity, held: Sequence[Array],
-                 clip: Layer | None, y: Quantity) -> Change | None:  # fmt: skip
+def _by_channel(x: Quantity, y: Quantity, held: Sequence[Array], clip: Layer | None) -> Sequence[Array] | None:
+    """Weights, scales, zero points and bias as for integers whose scale is 1 where each channel has one of its own.
+
+    ``y = round((sx sw sum + bias) / sy)``: where channels of x are apart, sx is a factor of their weights' scales, as
+    1 / sy is, and of the bias.  A clip in front of levels that reach no farther does nothing.
+    """
+    integers, scale, zero, bias = held
+    outputs, sx, sy = len(integers), x.scale[1], y.scale[1]
+    if any(each.scale[1].ndim and each.counted() is None for each in (x, y)):
+        return None
+    if sx.ndim and (integers.shape[1] != 1 or outputs % sx.size or not sx.size > 1):
+        return None
+    if sy.ndim and clip is not None:
+        low, high = (clip.real("min"), clip.real("max")) if clip.node.op == "Clamp" else (0.0, math.inf)
+        least = -sy.astype(np.float64) * y.zero[1]
+        if (least < low).any() or (least + sy * (_LEVELS - 1) > high * (1 + _SAME)).any():
+            return None
+    if not sx.ndim and not sy.ndim:
+        return held
+    times = np.repeat(sx, outputs // sx.size) if sx.ndim else np.ones(outputs, np.float32)
+    over = sy if sy.ndim else np.ones(outputs, np.float32)
+    scales = np.broadcast_to(scale.reshape(-1), outputs) * times / over
+    return integers, scales, np.broadcast_to(zero.reshape(-1), outputs), bias / over if bias.size else bias
+
+
+def _in_integers(taken: Sequence[Node], attributes: Mapping[str, object], ends_of: Sequence[Quantity],
+                 held: Sequence[Array], clip: Layer | None) -> Change | None:  # fmt: skip
     """The change that ``integer_convolution`` makes of the same layers, spelled as ONNX does."""
+    x, y = ends_of
     name = taken[0].outputs[0]
     parts = {f"{role} of {name}": a for role, a in zip(("bytes", "scales", "zeros", "bias"), held, strict=True)}
     w, scale, zero, bias = parts
     real, sums, clipped = (f"{what} {name}" for what in ("real weights of", "sums", "clipped"))
     file = tuple(node for node in taken if clip is None or node is not clip.node)[:-1]
-    along = {"axis": 0} if held[1].size > 1 else {}
-    weights = Node("", "DequantizeLinear", "", 13, (w, scale, zero), (real,), along)
+    axis = {"axis": 0} if held[1].size > 1 else {}
+    weights = Node("", "DequantizeLinear", "", 13, (w, scale, zero), (real,), axis)
     conv = Node(taken[0].name, "Conv", "", 13, (x.node.outputs[0], real, *((bias,) if held[3].size else ())), (sums,),
                 attributes, stands_for=file)  # fmt: skip
     between, ends = list[Node](), dict[str, Array]()
@@ -153,7 +202,7 @@ def _in_integers(taken: Sequence[Node], attributes: Mapping[str, object], x: Qua
     change = integer_convolution(conv, view)
     if change is None:
         return None
-    return replace(change, nodes=(*change.nodes, y.nodes[1]), constants={**change.constants, w: held[0], **y.constants})
+    return replace(change, constants={**change.constants, w: held[0]})
 
 
 def _attributes(conv: Layer) -> dict[str, object] | None:
