@@ -126,16 +126,23 @@ def channel_sums_tile(k: Module, name: str, spec: FusedTile, source: str, lanes:
                 step.next(place + x_step, b + vectors * kind.bytes, *added(place, b, sums))
             place, b, *sums = step.results
             entry.next(*added(place + back if overlaps else place, b, sums, last))
-        of_vector = part // vectors
-        for first in range(0, pixels, of_vector):
-            count = min(of_vector, pixels - first)
-            of_pixels = lanes_added(k, entry.results[first * vectors : (first + count) * vectors], part)
-            total = by_pixel(k, spec, given, of_pixels, count, outputs)
-            if spread:
-                _store_apart(k, spec, given, total, first, count, outputs, f16c)
-            else:
-                store_by_pixel(k, spec, given, total, given.y + given.y_pixel * first, given.y_pixel, count, outputs,
-                               f16c=f16c)  # fmt: skip
+        _leave(k, spec, given, entry.results, part, pixels, outputs, f16c, spread=spread)
+
+
+def _leave(k: Module, spec: FusedTile, given: ChannelSums, sums: Sequence[Value], part: int, pixels: int, outputs: int,
+           f16c: bool, *, spread: bool) -> None:  # fmt: skip
+    """Add the lanes of sums, and store the results of as many pixels together as fill a vector."""
+    vectors = len(sums) // pixels
+    of_vector = part // vectors
+    for first in range(0, pixels, of_vector):
+        count = min(of_vector, pixels - first)
+        of_pixels = lanes_added(k, sums[first * vectors : (first + count) * vectors], part)
+        total = by_pixel(k, spec, given, of_pixels, count, outputs)
+        if spread:
+            _store_apart(k, spec, given, total, first, count, outputs, f16c)
+        else:
+            store_by_pixel(k, spec, given, total, given.y + given.y_pixel * first, given.y_pixel, count, outputs,
+                           f16c=f16c)  # fmt: skip
 
 
 def _store_apart(k: Module, spec: FusedTile, given: ChannelSums, total: Value, first: int, pixels: int, outputs: int,
