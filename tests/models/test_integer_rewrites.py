@@ -114,6 +114,61 @@ def test_a_convolution_between_quantities_runs_on_integers(kind: str, bias: str,
     assert not any("Dequantize" in names for _, names in steps_of(made))
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("ends", ["result", "input", "both"])
+def test_channels_that_are_convolved_alone_may_have_scales_of_their_own(ends: str, bias: bool, kind: str) -> None:
+    """Two outputs a channel; scales of the input's channels, of the result's, or of both."""
+    dtype, element = KINDS[kind]
+    rng, limits = np.random.default_rng(7), np.iinfo(dtype)
+
+    def scale(channels: int, name: str) -> Any:
+        return np.float32(0.03) if ends not in (name, "both") else rng.uniform(0.01, 0.05, channels).astype(np.float32)
+
+    given = {
+        "sx": scale(4, "input"), "w": rng.integers(-127, 128, (8, 1, 3, 3)).astype(np.int8),
+        "sw": rng.uniform(0.002, 0.02, 8).astype(np.float32), "zw": np.zeros(8, np.int8), "sy": scale(8, "result"),
+        "b": rng.uniform(-1, 1, 8).astype(np.float32) * bias,
+    }  # fmt: skip
+    given |= {f"z{of}": np.full(np.shape(given[f"s{of}"]), limits.min + 90, dtype) for of in "xy"}
+    nodes = [
+        node("DequantizeLinear", ["q", "sx", "zx"], ["x"], axis=1),
+        node("DequantizeLinear", ["w", "sw", "zw"], ["wf"], axis=0),
+        node("Conv", ["x", "wf", "b"] if bias else ["x", "wf"], ["c"], "conv", pads=[1, 1, 1, 1], group=4),
+        node("QuantizeLinear", ["c", "sy", "zy"], ["y"], axis=1),
+    ]
+    made = session(onnx_model(nodes, [info("q", [2, 4, 9, 8], element)], ["y"], arrays(given)))
+    q = rng.integers(limits.min, limits.max + 1, (2, 4, 9, 8)).astype(dtype)
+    [found] = made.run(None, {"q": q})
+    assert ("polyconv", "Conv+QuantizeLinear") in steps_of(made)
+
+    def by_channel(name: str) -> np.ndarray:
+        return np.asarray(given[name], np.float64).reshape(-1, 1, 1)
+
+    x = (q - by_channel("zx")) * by_channel("sx")
+    real = oracle(Problem.parse("conv f64 NCHW n2 c4 i9x8 m8 k3x3 p1 g4"), x, given["w"] * by_channel("sw")[..., None])
+    real = (real + by_channel("b")) / by_channel("sy")
+    unit = np.repeat(np.broadcast_to(by_channel("sx"), (4, 1, 1)), 2, 0) * by_channel("sw") / by_channel("sy")
+    inside = np.clip(real + by_channel("zy"), limits.min, limits.max)
+    assert (np.abs(found - inside) <= 0.5 + 0.5 * unit * bias + 6 * EPS * np.abs(real)).all()
+    assert np.unique(found).size > 20
+
+
+@pytest.mark.parametrize("name", ["zeros of their own", "several channels a group"])
+def test_scales_of_channels_that_no_weights_can_take_stay_real(name: str) -> None:
+    groups = 1 if name == "several channels a group" else 4
+    zeros = np.full(4, 9, np.uint8) if groups == 1 else np.arange(4, dtype=np.uint8)
+    given = {"sx": np.linspace(0.01, 0.02, 4, dtype=np.float32), "zx": zeros, "sw": np.float32(0.01), "zw": np.int8(0),
+             "w": np.ones((4, 4 // groups, 3, 3), np.int8), "sy": np.float32(0.1), "zy": np.uint8(3)}  # fmt: skip
+    nodes = [
+        node("DequantizeLinear", ["q", "sx", "zx"], ["x"], axis=1), node("DequantizeLinear", ["w", "sw", "zw"], ["wf"]),
+        node("Conv", ["x", "wf"], ["c"], "conv", group=groups), node("QuantizeLinear", ["c", "sy", "zy"], ["y"]),
+    ]  # fmt: skip
+    made = session(onnx_model(nodes, [info("q", [1, 4, 9, 8], TensorProto.UINT8)], ["y"], arrays(given)))
+    made.run(None, {"q": np.ones((1, 4, 9, 8), np.uint8)})
+    assert not any(operators == "Conv+QuantizeLinear" for _, operators in steps_of(made))
+
+
 def test_exact_leaves_quantities_as_they_are() -> None:
     model, _ = quantised("u8", "integers", [], 0)
     assert [names for _, names in steps_of(session(model, rewrites="exact"))][-1] == "QuantizeLinear"

@@ -7,7 +7,7 @@ and QuantizeLinear do round a convolution is what QLinearConv does, with the sum
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -73,13 +73,23 @@ def _tensor_wide(found: _Quantity | None) -> _Quantity | None:
     return found
 
 
-def _quantised(value: float, to: _Quantity) -> int:
-    """QuantizeLinear of a number."""
+def _of_channels(found: _Quantity | None, rank: int) -> _Quantity | None:
+    """A quantity of bytes with one zero point, and with one scale or one for each channel."""
+    if found is None or found.zero.dtype not in _BYTES or not found.zero.size:
+        return None
+    zero, scale = found.zero.reshape(-1), found.scale
+    if (zero != zero[0]).any() or (scale.size > 1 and found.node.attributes.get("axis", 1) not in (1, 1 - rank)):
+        return None
+    return replace(found, scale=scale if scale.size > 1 else scale.reshape(()), zero=zero[:1].reshape(()))
+
+
+def _quantised(value: float, to: _Quantity) -> set[int]:
+    """QuantizeLinear of a number, by every scale."""
     info = np.iinfo(to.zero.dtype)
     if math.isinf(value):
-        return int(info.max if value > 0 else info.min)
-    quotient = np.rint(np.float32(value) / to.scale.reshape(-1)[0])
-    return int(min(max(float(quotient) + int(to.zero.reshape(-1)[0]), info.min), info.max))
+        return {int(info.max if value > 0 else info.min)}
+    steps = np.rint(np.float32(value) / to.scale.reshape(-1)).astype(np.float64) + int(to.zero.reshape(-1)[0])
+    return {int(step) for step in np.clip(steps, info.min, info.max)}
 
 
 def _bounds(node: Node, view: View) -> tuple[float, float] | None:
@@ -102,11 +112,14 @@ def integer_convolution(conv: Node, view: View) -> Change | None:
     """``QuantizeLinear([Relu](Conv(Dequantize(x), Dequantize(w), b)))`` -> ``[Clip](QLinearConv(x, w, b))``.
 
     A Relu or Clip commutes with quantising, which keeps order; where the result's type holds it in anyway, it goes.
+    Channels of x, where each is convolved alone, and of the result may have scales of their own: they are factors of
+    the weights', ``y = round(sx sw sum / sy)``.
     """
-    if len(conv.outputs) != 1:
+    w = _weights(conv, view) if len(conv.outputs) == 1 else None
+    if w is None:
         return None
-    x = _tensor_wide(_quantity(view.makers.get(conv.inputs[0]), view, "DequantizeLinear"))
-    w = _weights(conv, view)
+    integers = view.constants[w.integers]
+    x = _of_channels(_quantity(view.makers.get(conv.inputs[0]), view, "DequantizeLinear"), integers.ndim)
     taken, bounds = [conv], None
     following = view.only_reader(conv.outputs[0])
     if following is not None and following.op in _CLIPPING and not following.domain:
@@ -115,13 +128,18 @@ def integer_convolution(conv: Node, view: View) -> Change | None:
             return None
         taken.append(following)
         following = view.only_reader(following.outputs[0])
-    y = _tensor_wide(_quantity(following, view, "QuantizeLinear"))
-    if x is None or w is None or y is None or following is None or following.inputs[0] != taken[-1].outputs[0]:
+    y = _of_channels(_quantity(following, view, "QuantizeLinear"), integers.ndim)
+    if x is None or y is None or following is None or following.inputs[0] != taken[-1].outputs[0]:
         return None
     taken.append(following)
-    integers = view.constants[w.integers]
-    bias = _bias(conv, view, x, w, integers)
-    if bias is None or not _is_moderate(x, w, y):
+    limits = np.iinfo(y.zero.dtype)
+    ends = [{limits.min}, {limits.max}] if bounds is None else [_quantised(bound, y) for bound in bounds]
+    bias = None
+    if x.scale.size == 1 or (integers.shape[1] == 1 and len(integers) % x.scale.size == 0):
+        x, w = _folded(x, w, np.repeat(x.scale, len(integers) // x.scale.size) if x.scale.ndim else None)
+        bias = _bias(conv, view, x, w, integers)
+    y, w = _folded(y, w, 1 / y.scale if y.scale.ndim else None)
+    if bias is None or any(len(end) > 1 for end in ends) or not _is_moderate(x, w, y):
         return None
     name = conv.outputs[0]
     constants: dict[str, Array] = {
@@ -136,21 +154,28 @@ def integer_convolution(conv: Node, view: View) -> Change | None:
     file = tuple(node for each in taken for node in each.of_file)
     operands = x.integers, sx, zx, w.integers, sw, zw, sy, zy, *b
     made = Node(conv.name, "QLinearConv", "", conv.version, operands, y.node.outputs, conv.attributes, stands_for=file)
-    limits = np.iinfo(y.zero.dtype)
-    low, high = (limits.min, limits.max) if bounds is None else (_quantised(bound, y) for bound in bounds)
+    low, high = (end.pop() for end in ends)
     if (low, high) == (limits.min, limits.max):
         return Change(tuple(taken), (made,), constants)
     if view.opsets[""] < 12:  # no Clip of bytes
         return None
     inner = view.fresh(f"unclipped {y.integers}")
-    ends = {view.fresh(f"{end} of {y.integers}"): np.array(value, y.zero.dtype) for end, value in
+    held = {view.fresh(f"{end} of {y.integers}"): np.array(value, y.zero.dtype) for end, value in
             (("least", low), ("most", high))}  # fmt: skip
-    clip = Node(taken[1].name, "Clip", "", view.opsets[""], (inner, *ends), y.node.outputs, stands_for=taken[1].of_file)
+    clip = Node(taken[1].name, "Clip", "", view.opsets[""], (inner, *held), y.node.outputs, stands_for=taken[1].of_file)
     made = Node(
         made.name, made.op, "", made.version, made.inputs, (inner,), made.attributes,
         stands_for=tuple(node for each in (conv, y.node) for node in each.of_file),
     )  # fmt: skip
-    return Change(tuple(taken), (made, clip), constants | ends)
+    return Change(tuple(taken), (made, clip), constants | held)
+
+
+def _folded(quantity: _Quantity, w: _Quantity, factor: Array | None) -> tuple[_Quantity, _Quantity]:
+    """A quantity whose scale is 1, and weights whose scales have those of its channels as a factor, if there is one."""
+    if factor is None:
+        return quantity, w
+    scale, zero = (np.broadcast_to(held, factor.shape) for held in (w.scale, w.zero))
+    return replace(quantity, scale=np.ones((), np.float32)), replace(w, scale=scale * factor, zero=zero)
 
 
 def _is_moderate(x: _Quantity, w: _Quantity, y: _Quantity) -> bool:

@@ -27,8 +27,6 @@ _NEAR = 1e-3
 """How far a zero point may be from a whole number, which ranges are meant to make it."""
 _CLIPPING = ("relu", "clamp")
 _TINY = np.finfo(np.float32).tiny
-_SAME = 1e-6
-"""How much farther than a clip levels may reach, by the rounding of their scale."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +63,6 @@ class Quantity:
             for op, read, made in (("QuantizeLinear", x, self.integers), ("DequantizeLinear", self.integers, y))
         )
         return first, second
-
-    def counted(self) -> Quantity | None:
-        """The same integers as numbers with a scale of 1; None where channels have zero points of their own."""
-        zero = self.zero[1].reshape(-1)
-        if (zero != zero[0]).any():
-            return None
-        return replace(self, scale=(f"one for {self.scale[0]}", np.ones((), np.float32)),
-                       zero=(f"one {self.zero[0]}", zero[0].reshape(())))  # fmt: skip
 
 
 def levels_of(node: Node, layer: Layer, rank: int) -> Quantity | None:
@@ -136,46 +126,13 @@ def integer_layers(conv: Layer, x: Quantity, makers: Mapping[str, Node], followe
     if y is None or attributes is None:
         return None
     taken.append(y.node)
-    held = _by_channel(x, y, (integers, scale, zero, bias), clip)
-    if held is None:
-        return None
-    inner = [(each.counted() if each.scale[1].ndim else None) or each for each in (x, y)]
-    change = _in_integers(taken, attributes, inner, held, clip if not y.scale[1].ndim else None)
-    if change is None:
-        return None
-    nodes, constants = (*change.nodes, y.nodes[1]), {**change.constants, **y.constants}
-    return taken, replace(change, nodes=nodes, constants=constants), y
+    change = _in_integers(taken, attributes, x, (integers, scale, zero, bias), clip, y)
+    return None if change is None else (taken, change, y)
 
 
-def _by_channel(x: Quantity, y: Quantity, held: Sequence[Array], clip: Layer | None) -> Sequence[Array] | None:
-    """Weights, scales, zero points and bias as for integers whose scale is 1 where each channel has one of its own.
-
-    ``y = round((sx sw sum + bias) / sy)``: where channels of x are apart, sx is a factor of their weights' scales, as
-    1 / sy is, and of the bias.  A clip in front of levels that reach no farther does nothing.
-    """
-    integers, scale, zero, bias = held
-    outputs, sx, sy = len(integers), x.scale[1], y.scale[1]
-    if any(each.scale[1].ndim and each.counted() is None for each in (x, y)):
-        return None
-    if sx.ndim and (integers.shape[1] != 1 or outputs % sx.size or not sx.size > 1):
-        return None
-    if sy.ndim and clip is not None:
-        low, high = (clip.real("min"), clip.real("max")) if clip.node.op == "Clamp" else (0.0, math.inf)
-        least = -sy.astype(np.float64) * y.zero[1]
-        if (least < low).any() or (least + sy * (_LEVELS - 1) > high * (1 + _SAME)).any():
-            return None
-    if not sx.ndim and not sy.ndim:
-        return held
-    times = np.repeat(sx, outputs // sx.size) if sx.ndim else np.ones(outputs, np.float32)
-    over = sy if sy.ndim else np.ones(outputs, np.float32)
-    scales = np.broadcast_to(scale.reshape(-1), outputs) * times / over
-    return integers, scales, np.broadcast_to(zero.reshape(-1), outputs), bias / over if bias.size else bias
-
-
-def _in_integers(taken: Sequence[Node], attributes: Mapping[str, object], ends_of: Sequence[Quantity],
-                 held: Sequence[Array], clip: Layer | None) -> Change | None:  # fmt: skip
+def _in_integers(taken: Sequence[Node], attributes: Mapping[str, object], x: Quantity, held: Sequence[Array],
+                 clip: Layer | None, y: Quantity) -> Change | None:  # fmt: skip
     """The change that ``integer_convolution`` makes of the same layers, spelled as ONNX does."""
-    x, y = ends_of
     name = taken[0].outputs[0]
     parts = {f"{role} of {name}": a for role, a in zip(("bytes", "scales", "zeros", "bias"), held, strict=True)}
     w, scale, zero, bias = parts
@@ -202,7 +159,7 @@ def _in_integers(taken: Sequence[Node], attributes: Mapping[str, object], ends_o
     change = integer_convolution(conv, view)
     if change is None:
         return None
-    return replace(change, constants={**change.constants, w: held[0]})
+    return replace(change, nodes=(*change.nodes, y.nodes[1]), constants={**change.constants, w: held[0], **y.constants})
 
 
 def _attributes(conv: Layer) -> dict[str, object] | None:
