@@ -173,8 +173,8 @@ Layers of an OpenVINO IR that mean the same run on the same kernels: element-wis
 reductions, `Softmax`, `Concat`, `Split`, `Transpose`, `Reshape`, `Slice`, `StridedSlice`, `Pad`, `DepthToSpace`,
 `SpaceToDepth`, `Interpolate`, `MVN`, `LRN` and others, with weights of 16 bits too. They are put in terms of ONNX
 first, so that the rewrites of networks fit both formats. A `MatMul` with constant weights is a convolution of 1x1
-windows. A `FakeQuantize` to 256 levels of one range, whose zero point is a whole number, is `QuantizeLinear` and
-`DequantizeLinear`, and a convolution between two of them with weights in bytes is one of integers;
+windows. A `FakeQuantize` to 256 levels of one range, or of one a channel, whose zero point is a whole number, is
+`QuantizeLinear` and `DequantizeLinear`, and a convolution between two of them with weights in bytes is one of integers;
 `rewrites="exact"` leaves both to OpenVINO. Where OpenVINO does otherwise than ONNX, as when the last window of a pool
 begins in padding (`rounding_type="ceil"`), the layer stays with OpenVINO, and `reason` says why.
 
