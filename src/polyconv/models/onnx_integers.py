@@ -141,9 +141,8 @@ def integer_convolution(conv: Node, view: View) -> Change | None:
     y, w = _folded(y, w, 1 / y.scale if y.scale.ndim else None)
     if bias is None or any(len(end) > 1 for end in ends) or not _is_moderate(x, w, y):
         return None
-    name = conv.outputs[0]
     constants: dict[str, Array] = {
-        view.fresh(f"{role} of {name}"): array
+        view.fresh(f"{role} of {conv.outputs[0]}"): array
         for role, array in (
             ("x_scale", x.scale.reshape(())), ("x_zero_point", x.zero.reshape(())), ("w_scale", w.scale),
             ("w_zero_point", w.zero), ("y_scale", y.scale.reshape(())), ("y_zero_point", y.zero.reshape(())),
@@ -160,13 +159,10 @@ def integer_convolution(conv: Node, view: View) -> Change | None:
     if view.opsets[""] < 12:  # no Clip of bytes
         return None
     inner = view.fresh(f"unclipped {y.integers}")
-    held = {view.fresh(f"{end} of {y.integers}"): np.array(value, y.zero.dtype) for end, value in
-            (("least", low), ("most", high))}  # fmt: skip
+    held = {view.fresh(f"{end} of {y.integers}"): np.array(value, y.zero.dtype)
+            for end, value in (("least", low), ("most", high))}  # fmt: skip
     clip = Node(taken[1].name, "Clip", "", view.opsets[""], (inner, *held), y.node.outputs, stands_for=taken[1].of_file)
-    made = Node(
-        made.name, made.op, "", made.version, made.inputs, (inner,), made.attributes,
-        stands_for=tuple(node for each in (conv, y.node) for node in each.of_file),
-    )  # fmt: skip
+    made = replace(made, outputs=(inner,), stands_for=(*conv.of_file, *y.node.of_file))
     return Change(tuple(taken), (made, clip), constants | held)
 
 
@@ -174,8 +170,8 @@ def _folded(quantity: _Quantity, w: _Quantity, factor: Array | None) -> tuple[_Q
     """A quantity whose scale is 1, and weights whose scales have those of its channels as a factor, if there is one."""
     if factor is None:
         return quantity, w
-    scale, zero = (np.broadcast_to(held, factor.shape) for held in (w.scale, w.zero))
-    return replace(quantity, scale=np.ones((), np.float32)), replace(w, scale=scale * factor, zero=zero)
+    zero = np.broadcast_to(w.zero, factor.shape)
+    return replace(quantity, scale=np.ones((), np.float32)), replace(w, scale=w.scale * factor, zero=zero)
 
 
 def _is_moderate(x: _Quantity, w: _Quantity, y: _Quantity) -> bool:
