@@ -207,6 +207,8 @@ BEHIND: dict[str, Callable[[ov.Node], ov.Node]] = {
     "bias": lambda y: levels(ops.add(y, ops.constant(random(1, y.get_output_shape(0)[1], 1, 1))), 0.0, 6.0),
     "relu": lambda y: levels(ops.relu(ops.add(y, ops.constant(random(y.get_output_shape(0)[1], 1, 1)))), -4.0, 3.96875),
     "clamp": lambda y: levels(ops.clamp(y, -0.5, 1.25), -2.0, 2.0 * 127 / 128),
+    "extrema": lambda y: levels(ops.minimum(ops.constant(np.float32(1.25)), ops.maximum(ops.relu(y), np.float32(-0.5))),
+                                -2.0, 2.0 * 127 / 128),
 }
 
 

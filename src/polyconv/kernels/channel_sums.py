@@ -82,12 +82,11 @@ def channel_sums_tile(k: Module, name: str, spec: FusedTile, source: str, lanes:
     shifts = dtype.bits == 8 and (arithmetic.channels == 2 or (arithmetic.channels == 4 and dtype.kind == "i"))
     vectors = vectors_of(outputs + (spec.windows > ""), lanes, part)
     with k.function(name, ChannelSums) as given:
-        zero, whole = k.constant(INT, 0), k.constant(INT, channels.lanes)
-        last = k.span(*((whole - given.last, whole) if overlaps else (zero, given.last)), channels.lanes)
+        before = channels.lanes - given.last if overlaps else 0  # channels read once more, with the last
+        last = k.span(k.constant(INT, 0) + before, given.last + before, channels.lanes)
         zero_point = k.splat(k.cast("trunc", given.zero_point, channels.scalar), channels.lanes) if shifts else None
         leads = leads_of(given.x_pixel, pixels)
         x_step = given.x_channel * channels.lanes if apart else lying.bytes
-        back = (given.last - whole) * (given.x_channel if apart else lying.element_bytes)
         tap_bytes = (given.vectors + 1) * (vectors * kind.bytes)
         first_weights = given.weights + (kind.bytes if spec.windows == "each" else 0)
 
@@ -125,7 +124,9 @@ def channel_sums_tile(k: Module, name: str, spec: FusedTile, source: str, lanes:
                 place, b, *sums = step.values
                 step.next(place + x_step, b + vectors * kind.bytes, *added(place, b, sums))
             place, b, *sums = step.results
-            entry.next(*added(place + back if overlaps else place, b, sums, last))
+            if overlaps:
+                place = place + (given.last - channels.lanes) * (given.x_channel if apart else lying.element_bytes)
+            entry.next(*added(place, b, sums, last))
         _leave(k, spec, given, entry.results, part, pixels, outputs, f16c, spread=spread)
 
 

@@ -25,7 +25,6 @@ __all__ = ["Quantity", "integer_layers", "levels_of"]
 _LEVELS = 256
 _NEAR = 1e-3
 """How far a zero point may be from a whole number, which ranges are meant to make it."""
-_CLIPPING = ("relu", "clamp")
 _TINY = np.finfo(np.float32).tiny
 
 
@@ -117,9 +116,8 @@ def integer_layers(conv: Layer, x: Quantity, makers: Mapping[str, Node], followe
         if numbers is None or numbers.size != len(integers) or following.text("auto_broadcast", "numpy") != "numpy":
             return None
         taken, bias, following = [*taken, following.node], numbers, follower(following.node)
-    clip = following if following is not None and following.node.op.lower() in _CLIPPING else None
-    if clip is not None:
-        taken, following = [*taken, clip.node], follower(clip.node)
+    clip, following = _clipped(following, follower)
+    taken += clip.nodes
     is_rounded = following is not None and following.node.op == "FakeQuantize"
     y = levels_of(following.node, following, integers.ndim) if following is not None and is_rounded else None
     attributes = _attributes(conv)
@@ -130,24 +128,57 @@ def integer_layers(conv: Layer, x: Quantity, makers: Mapping[str, Node], followe
     return None if change is None else (taken, change, y)
 
 
+@dataclass(frozen=True, slots=True)
+class _Clip:
+    """Layers that hold values between two ends."""
+
+    nodes: tuple[Node, ...] = ()
+    low: float = -math.inf
+    high: float = math.inf
+
+
+def _clipped(layer: Layer | None, follower: Callable[[Node], Layer | None]) -> tuple[_Clip, Layer | None]:
+    """The layers from one on that hold values between two ends, and what follows them."""
+    clip = _Clip()
+    while layer is not None and (ends := _ends(layer)) is not None:
+        low, high = (min(max(end, ends[0]), ends[1]) for end in (clip.low, clip.high))
+        clip, layer = _Clip((*clip.nodes, layer.node), low, high), follower(layer.node)
+    return clip, layer
+
+
+def _ends(layer: Layer) -> tuple[float, float] | None:
+    """Between which values a layer holds others; None for one of another kind."""
+    op = layer.node.op.lower()
+    if op == "relu":
+        return 0.0, math.inf
+    if op == "clamp":
+        return layer.real("min"), layer.real("max")
+    if op not in ("maximum", "minimum"):
+        return None
+    bound = next((a for a in map(layer.constant, range(2)) if a is not None and a.size == 1), None)
+    if bound is None:
+        return None
+    end = float(bound.reshape(-1)[0])
+    return (end, math.inf) if op == "maximum" else (-math.inf, end)
+
+
 def _in_integers(taken: Sequence[Node], attributes: Mapping[str, object], x: Quantity, held: Sequence[Array],
-                 clip: Layer | None, y: Quantity) -> Change | None:  # fmt: skip
+                 clip: _Clip, y: Quantity) -> Change | None:  # fmt: skip
     """The change that ``integer_convolution`` makes of the same layers, spelled as ONNX does."""
     name = taken[0].outputs[0]
     parts = {f"{role} of {name}": a for role, a in zip(("bytes", "scales", "zeros", "bias"), held, strict=True)}
     w, scale, zero, bias = parts
     real, sums, clipped = (f"{what} {name}" for what in ("real weights of", "sums", "clipped"))
-    file = tuple(node for node in taken if clip is None or node is not clip.node)[:-1]
+    file = tuple(node for node in taken[:-1] if node not in clip.nodes)
     axis = {"axis": 0} if held[1].size > 1 else {}
     weights = Node("", "DequantizeLinear", "", 13, (w, scale, zero), (real,), axis)
     conv = Node(taken[0].name, "Conv", "", 13, (x.node.outputs[0], real, *((bias,) if held[3].size else ())), (sums,),
                 attributes, stands_for=file)  # fmt: skip
     between, ends = list[Node](), dict[str, Array]()
-    if clip is not None:
-        is_clamp = clip.node.op == "Clamp"
-        ends = {f"{end} of {name}": np.array(clip.real(end), np.float32) for end in ("min", "max")} if is_clamp else {}
-        between = [Node(clip.node.name, "Clip" if is_clamp else "Relu", "", 13, (sums, *ends), (clipped,),
-                        stands_for=(clip.node,))]  # fmt: skip
+    if clip.nodes:
+        ends = {f"{end} of {name}": np.array(value, np.float32) for end, value in
+                (("min", clip.low), ("max", clip.high))}  # fmt: skip
+        between = [Node(clip.nodes[0].name, "Clip", "", 13, (sums, *ends), (clipped,), stands_for=clip.nodes)]
     rounding = replace(y.nodes[0], inputs=(clipped if between else sums, *y.nodes[0].inputs[1:]))
     chain = [conv, *between, rounding]
     view = View(
