@@ -14,6 +14,7 @@ import pytest
 from making import info, onnx_model, random, session
 from onnx import TensorProto, helper
 
+from polyconv.errors import Error
 from polyconv.models import InferenceSession
 from polyconv.problem.oracle import oracle
 from polyconv.problem.problem import Problem
@@ -167,6 +168,21 @@ def test_scales_of_channels_that_no_weights_can_take_stay_real(name: str) -> Non
     made = session(onnx_model(nodes, [info("q", [1, 4, 9, 8], TensorProto.UINT8)], ["y"], arrays(given)))
     made.run(None, {"q": np.ones((1, 4, 9, 8), np.uint8)})
     assert not any(operators == "Conv+QuantizeLinear" for _, operators in steps_of(made))
+
+
+@pytest.mark.parametrize("end", ["sx", "sy"])
+def test_scales_that_are_not_as_many_as_channels_are_no_factors(end: str) -> None:
+    """Such a file is wrong: no rule may take it for another."""
+    given = {"sx": np.float32(0.02), "zx": np.uint8(9), "sw": np.float32(0.01), "zw": np.int8(0),
+             "w": np.ones((4, 1, 3, 3), np.int8), "sy": np.float32(0.1), "zy": np.uint8(3)}  # fmt: skip
+    given |= {end: np.full(2, 0.02, np.float32), f"z{end[1]}": np.full(2, 9, np.uint8)}
+    nodes = [
+        node("DequantizeLinear", ["q", "sx", "zx"], ["x"], axis=1), node("DequantizeLinear", ["w", "sw", "zw"], ["wf"]),
+        node("Conv", ["x", "wf"], ["c"], "conv", group=4), node("QuantizeLinear", ["c", "sy", "zy"], ["y"], axis=1),
+    ]  # fmt: skip
+    model = onnx_model(nodes, [info("q", [1, 4, 9, 8], TensorProto.UINT8)], ["y"], arrays(given))
+    with pytest.raises(Error):
+        session(model).run(None, {"q": np.ones((1, 4, 9, 8), np.uint8)})
 
 
 def test_exact_leaves_quantities_as_they_are() -> None:

@@ -341,9 +341,9 @@ def test_tiles_begin_with_a_cache_line_wherever_rows_do(geometry: str, types: st
 def test_few_outputs(geometry: str, types: str, layout: str, level: str | None) -> None:
     """Words and outputs round a vector, in groups too; of weights with any zero points, a lane is that of windows."""
     first, rest = geometry.split(" ", 1)
-    lane, within = target(level).vector_bytes // 4, nullcontext() if level is None else restricted(level)
+    lane = target(level).vector_bytes // 4
     sizes = ((1, 1, 1), (5, 3, 1), (64, 2, 1), (65, lane - 1, 1), (22, 2 * (lane - 2), 2), (3, 3 * lane // 2, 3))
-    with within:  # type: ignore[attr-defined]
+    with restricted(level):
         for number, (c, m, groups) in enumerate(sizes):
             spelled = f"{layout} n2 c{c} {first} m{m} {rest} g{groups}"
             lines = [f"conv i16>i32 {spelled} b1"] if types == "i16" else [

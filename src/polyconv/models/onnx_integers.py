@@ -134,10 +134,12 @@ def integer_convolution(conv: Node, view: View) -> Change | None:
     taken.append(following)
     limits = np.iinfo(y.zero.dtype)
     ends = [{limits.min}, {limits.max}] if bounds is None else [_quantised(bound, y) for bound in bounds]
-    bias = None
-    if x.scale.size == 1 or (integers.shape[1] == 1 and len(integers) % x.scale.size == 0):
-        x, w = _folded(x, w, np.repeat(x.scale, len(integers) // x.scale.size) if x.scale.ndim else None)
-        bias = _bias(conv, view, x, w, integers)
+    outputs, groups = len(integers), conv.attributes.get("group", 1)
+    is_alone = integers.shape[1] == 1 and x.scale.size == groups and outputs % groups == 0
+    if (x.scale.ndim and not is_alone) or (y.scale.ndim and y.scale.size != outputs):
+        return None
+    x, w = _folded(x, w, np.repeat(x.scale, outputs // groups) if x.scale.ndim else None)
+    bias = _bias(conv, view, x, w, integers)
     y, w = _folded(y, w, 1 / y.scale if y.scale.ndim else None)
     if bias is None or any(len(end) > 1 for end in ends) or not _is_moderate(x, w, y):
         return None
@@ -177,8 +179,7 @@ def _folded(quantity: _Quantity, w: _Quantity, factor: Array | None) -> tuple[_Q
 def _is_moderate(x: _Quantity, w: _Quantity, y: _Quantity) -> bool:
     """Whether the factors from sums to results are normal numbers of f32."""
     sx, sw, sy = (each.scale.astype(np.float64).reshape(-1) for each in (x, w, y))
-    factors = sx * sw / sy
-    limits = np.finfo(np.float32)
+    factors, limits = sx * sw / sy, np.finfo(np.float32)
     return bool(((factors >= limits.tiny) & (factors <= limits.max)).all())
 
 

@@ -151,12 +151,8 @@ class _Walk:
             self.keep({node.outputs[0]: numbers})
         elif not (self._in_integers(node) or self._product(node)):
             found, _ = who_runs(self.facts, [node], {}, self.read)
-            is_known = all(name in self.constants for name in node.reads)
             is_steady = all(name in self.constants or name in self.steady for name in node.reads)
             is_steady = is_steady and not is_convolution(node.op)
-            if is_steady and is_known and node.op == "Reshape":
-                self.keep(self.compute(node))  # a bias, say, that a convolution of integers will ask for
-                return
             self.nodes.extend([node] if is_steady else found)  # what is the same in every run the host computes, once
             self.steady.update(node.writes if is_steady else ())
             if node.op.lower() == "reshape" and self.facts.known(node.outputs[0]).dims is None:
@@ -204,7 +200,7 @@ class _Walk:
     def _pooled(self, node: Node) -> Quantity | None:
         """What a MaxPool makes of integers: they keep the order of what they stand for."""
         x = self.quantities.get(node.inputs[0])
-        pool = self.facts.translation.into(node, self.facts.known, self.constants)
+        pool = None if x is None else self.facts.translation.into(node, self.facts.known, self.constants)
         if x is None or not isinstance(pool, Node):
             return None
         y = replace(x, node=node, integers=f"integers of {node.outputs[0]}")
@@ -219,7 +215,10 @@ class _Walk:
         return Layer(readers[0], self.facts.known, self.constants)
 
     def _numbers(self, node: Node) -> Array | None:
-        """A few numbers that a node makes in every run: extents that are known, or what follows from such."""
+        """Numbers that a node makes in every run: extents that are known, what follows from such, or a constant turned.
+
+        The last may be a bias, which a convolution of integers asks for.
+        """
         known, constants, op = self.facts.known, self.constants, node.op.lower()
         if len(node.outputs) != 1 or node.outputs[0] in self.results or not node.inputs:
             return None
@@ -230,6 +229,8 @@ class _Walk:
             made = np.dtype(np.int32 if kind == "i32" else np.int64)
             self.shapes[node.outputs[0]] = np.array(dims, object), made
             return np.array(dims, made) if all(isinstance(extent, int) for extent in dims) else None
+        if op == "reshape" and all(name in constants for name in node.reads):
+            return self.compute(node)[node.outputs[0]]
         if op == "gather" and len(node.inputs) > 1 and node.inputs[0] in self.shapes.keys() - constants.keys():
             return self._picked(node)
         given = [constants.get(name) for name in node.inputs]

@@ -69,7 +69,7 @@ def levels_of(node: Node, layer: Layer, rank: int) -> Quantity | None:
     ends = [layer.constant(at) for at in range(1, 5)]
     if layer.numbers("levels", "0") != [_LEVELS] or layer.text("auto_broadcast", "numpy") != "numpy":
         return None
-    numbers = [None if end is None else end.reshape(-1) if end.size == 1 else along(end, rank, 1) for end in ends]
+    numbers = [None if end is None else along(end, rank, 1) for end in ends]
     if any(each is None for each in numbers) or len({each.size for each in numbers if each is not None}) > 1:
         return None
     low, high, *made = (each.astype(np.float64) for each in numbers if each is not None)
@@ -116,7 +116,7 @@ def integer_layers(conv: Layer, x: Quantity, makers: Mapping[str, Node], followe
         if numbers is None or numbers.size != len(integers) or following.text("auto_broadcast", "numpy") != "numpy":
             return None
         taken, bias, following = [*taken, following.node], numbers, follower(following.node)
-    clip, following = _clipped(following, follower)
+    clip, following = _clipped(following, follower, integers.ndim)
     taken += clip.nodes
     is_rounded = following is not None and following.node.op == "FakeQuantize"
     y = levels_of(following.node, following, integers.ndim) if following is not None and is_rounded else None
@@ -137,17 +137,18 @@ class _Clip:
     high: float = math.inf
 
 
-def _clipped(layer: Layer | None, follower: Callable[[Node], Layer | None]) -> tuple[_Clip, Layer | None]:
-    """The layers from one on that hold values between two ends, and what follows them."""
+def _clipped(layer: Layer | None, follower: Callable[[Node], Layer | None], rank: int
+             ) -> tuple[_Clip, Layer | None]:  # fmt: skip
+    """The layers from one on that hold values of a rank between two ends, and what follows them."""
     clip = _Clip()
-    while layer is not None and (ends := _ends(layer)) is not None:
+    while layer is not None and (ends := _ends(layer, rank)) is not None:
         low, high = (min(max(end, ends[0]), ends[1]) for end in (clip.low, clip.high))
         clip, layer = _Clip((*clip.nodes, layer.node), low, high), follower(layer.node)
     return clip, layer
 
 
-def _ends(layer: Layer) -> tuple[float, float] | None:
-    """Between which values a layer holds others; None for one of another kind."""
+def _ends(layer: Layer, rank: int) -> tuple[float, float] | None:
+    """Between which values a layer holds others of a rank; None for one of another kind."""
     op = layer.node.op.lower()
     if op == "relu":
         return 0.0, math.inf
@@ -155,8 +156,8 @@ def _ends(layer: Layer) -> tuple[float, float] | None:
         return layer.real("min"), layer.real("max")
     if op not in ("maximum", "minimum"):
         return None
-    bound = next((a for a in map(layer.constant, range(2)) if a is not None and a.size == 1), None)
-    if bound is None:
+    bound = next((a for a in map(layer.constant, range(2)) if a is not None), None)
+    if bound is None or bound.size != 1 or bound.ndim > rank or np.isnan(bound).any():
         return None
     end = float(bound.reshape(-1)[0])
     return (end, math.inf) if op == "maximum" else (-math.inf, end)
