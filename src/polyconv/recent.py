@@ -80,7 +80,7 @@ def compute(problem: Problem, x: ArrayLike, w: ArrayLike, bias: ArrayLike | None
         is_met, layer = key in _met, _met.get(key)
         if is_met:
             _met.move_to_end(key)
-    is_found = layer is not None and layer.weights.are(w, bias, quantities)
+    is_found = layer is not None and layer.weights.same_as(w, bias, quantities)
     if not is_found:
         layer = made(own=is_met and layer is None)  # other weights than those of the last call are not copied yet
     assert layer is not None

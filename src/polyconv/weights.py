@@ -83,7 +83,7 @@ class Weights:
             self._sizes = narrow_and_light(p, self.given(), self._quantities.get("zx"), self._quantities.get("zw"))
         return self._sizes
 
-    def are(self, w: Array, bias: Array | None, quantities: Mapping[str, ArrayLike | None] | None) -> bool:
+    def same_as(self, w: Array, bias: Array | None, quantities: Mapping[str, ArrayLike | None] | None) -> bool:
         """Whether others are the same, byte by byte."""
         mine: dict[str, Array | None] = {**self._quantities, "w": self.given(), "b": self.bias}
         others = {name: as_array(v, name) for name, v in (quantities or {}).items() if v is not None}

@@ -29,7 +29,7 @@ QUANTITIES = ("zx", "zw", "zy", "sx", "sw", "sy")
 
 
 def compute(operator: Operator, lowering: Lowering, arrays: Sequence[Array | None], out: Array | None) -> Result:
-    """Compute on the CPU; weights are packed for this call."""
+    """Compute on the CPU."""
     from polyconv.recent import compute as compute_here  # here, so that shape inference needs no compiler
 
     assert lowering.problem is not None  # all shapes and types are known

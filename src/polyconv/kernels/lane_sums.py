@@ -15,7 +15,7 @@ from polyconv.kernels.language import INT, Buffer, Module, Value
 from polyconv.kernels.layout import Block, Move
 from polyconv.kernels.move import finished
 
-__all__ = ["by_pixel", "lanes_added", "repeated", "store_by_pixel", "vectors_of"]
+__all__ = ["by_pixel", "lanes_added", "parts_of", "repeated", "store_by_pixel", "vectors_of"]
 
 
 class Tables(Protocol):
@@ -26,6 +26,11 @@ class Tables(Protocol):
     bias: Buffer
     scale: Buffer
     constants: Buffer
+
+
+def parts_of(lanes: int) -> list[int]:
+    """Lanes of a part of a vector, from all of them down to two: 8, 4 and 2."""
+    return [lanes >> halved for halved in range(lanes.bit_length() - 1)]
 
 
 def vectors_of(each: int, lanes: int, part: int) -> int:

@@ -9,16 +9,17 @@ from collections.abc import Sequence
 
 from polyconv.kernels.epilogue import Epilogue
 from polyconv.kernels.fused import FusedTile, PlaceWalk, Walk, WordWalk, fused_channel_tile, fused_pixel_tile
-from polyconv.kernels.isa import ARITHMETIC, lanes, pixel_tiles, run_tiles
+from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes, pixel_tiles, run_tiles
 from polyconv.kernels.isa import channel_tile as most_rows
 from polyconv.kernels.signature import Address
 from polyconv.kernels.tile import EdgeTile, PanelTile, channel_tile, edge_tile, pixel_tile
 from polyconv.lowering.program import Request, S, addresses_of
 from polyconv.machine.profile import Rates
 from polyconv.problem.problem import Problem
+from polyconv.target import Target
 
-__all__ = ["edge_address", "fused_address", "is_fusible", "place_address", "tile_addresses", "tile_cycles",
-           "word_address"]  # fmt: skip
+__all__ = ["edge_address", "fused_address", "is_fusible", "place_address", "product_instructions", "tile_addresses",
+           "tile_cycles", "word_address"]  # fmt: skip
 
 _FAMILY = 7
 """Sizes of tiles that share a kernel: few enough to compile in 50 ms, enough that new extents rarely compile."""
@@ -98,6 +99,11 @@ def _fused_address(r: Request, orientation: str, spec: FusedTile, rows: int, vec
     return addresses_of(
         r, label, signature, family, lambda k, name, tile: make(k, name, spec, count, *tile, f16c=f16c)
     )[f"tile{size}"]  # fmt: skip
+
+
+def product_instructions(target: Target, arithmetic: Arithmetic) -> int:
+    """Instructions that form a product and add it: two where none does both."""
+    return 2 if arithmetic.has_products and not (arithmetic.channels == 2 and target.vnni) else 1
 
 
 def tile_cycles(rates: Rates, rows: int, vectors: int) -> float:

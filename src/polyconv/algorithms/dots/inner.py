@@ -40,7 +40,7 @@ from polyconv.algorithms.form import Forms
 from polyconv.kernels.dots_inner import inner_tile
 from polyconv.kernels.fused import FusedTile, WordWalk, of_sums
 from polyconv.kernels.isa import lanes
-from polyconv.kernels.lane_sums import vectors_of
+from polyconv.kernels.lane_sums import parts_of, vectors_of
 from polyconv.kernels.language import Module
 from polyconv.kernels.layout import Move
 from polyconv.kernels.record import counted_words, filled
@@ -51,6 +51,7 @@ from polyconv.lowering.moves import along_in, move_in_address
 from polyconv.lowering.program import Request, Step, address_of
 from polyconv.lowering.situation import Situation, image_bytes
 from polyconv.lowering.sweep import Sweep, box_count, taps_of
+from polyconv.lowering.tiles import product_instructions
 from polyconv.lowering.traffic import far_cycles
 
 __all__ = ["InnerForm", "forms"]
@@ -180,8 +181,7 @@ def _steps(s: Situation, sweep: Sweep, sizes: Sizes, wide: int) -> int:
 
 def _wide(s: Situation, sweep: Sweep, sizes: Sizes) -> int:
     """Words of a pixel at a time: with those of a whole vector adding takes longest, with few some outputs are none."""
-    lane = lanes(s.target, arithmetic_of(s))
-    found = [lane >> halved for halved in range(lane.bit_length() - 1)]
+    found = parts_of(lanes(s.target, arithmetic_of(s)))
     return min(found, key=lambda wide: s.price(("wide", wide), _tile_cycles(s, sweep, sizes, wide)))
 
 
@@ -193,7 +193,7 @@ def _tile_cycles(s: Situation, sweep: Sweep, sizes: Sizes, wide: int) -> float:
     entries *= 1 if sizes.whole_lines else last.taps
     steps, vectors = entries * _steps(s, sweep, sizes, wide), vectors_of(_each(s), lane, wide)
     near = s.profile.cache("l1", 1) >= entries * sizes.box[-1] * sizes.pixel_bytes * last.stride
-    times = 2 if arith.has_products and not s.target.vnni else 1  # a product, and its addition
+    times = product_instructions(s.target, arith)
     crossing, afar = 1 + _CROSSING * wide / lane, 2 * _AFAR * wide / lane
     most, total = _rows(s, wide), 0.0
     whole, rest = divmod(sizes.box[-1], most)

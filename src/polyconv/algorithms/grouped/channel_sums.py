@@ -38,7 +38,7 @@ from polyconv.algorithms.grouped.pieces import (
 from polyconv.kernels.channel_sums import ENTRY_WORDS, LINE, ChannelSums, channel_sums_tile
 from polyconv.kernels.fused import FusedTile
 from polyconv.kernels.isa import ARITHMETIC, lanes
-from polyconv.kernels.lane_sums import vectors_of
+from polyconv.kernels.lane_sums import parts_of, vectors_of
 from polyconv.kernels.language import Module
 from polyconv.kernels.record import Counted, Function, Record, Word, counted_words, filled
 from polyconv.kernels.signature import Address
@@ -46,7 +46,7 @@ from polyconv.lowering.panel import Driver
 from polyconv.lowering.program import Program, Request, Step, address_of, program_of, residual_of
 from polyconv.lowering.situation import Situation, accumulator_arithmetic, has_pairs, image_bytes
 from polyconv.lowering.sweep import Sweep, mean_taps, sweeps, taps_of
-from polyconv.lowering.tiles import is_fusible, tile_cycles
+from polyconv.lowering.tiles import is_fusible, product_instructions, tile_cycles
 from polyconv.target import Target
 
 __all__ = ["forms"]
@@ -176,8 +176,7 @@ def _ways(s: Situation) -> list[int]:
     """Words of a pixel that tiles may take at a time; where the last ones overlap others, a pixel has as many."""
     arith, group_in = ARITHMETIC[_arithmetic(s)], s.problem.c // s.problem.groups
     lane, most = lanes(s.target, arith), max(_PIXELS[s.target.registers])
-    found = [lane >> halved for halved in range(lane.bit_length() - 1)]
-    found = [wide for wide in found if vectors_of(_each(s), lane, wide) <= most]
+    found = [wide for wide in parts_of(lane) if vectors_of(_each(s), lane, wide) <= most]
     return [wide for wide in found if wide * arith.channels <= group_in] if _overlaps(s.target) else found
 
 
@@ -252,8 +251,7 @@ def _tile_cycles(s: Situation, wide: int, pixels: int, taps: int) -> float:
     loads = pixels * (1 + _CROSSING * (wide * arith.bytes / LINE) ** 2) + vectors
     narrow = s.problem.x_dtype.itemsize < arith.bytes // arith.channels
     converted = narrow + (wide < lane) + (narrow and arith.channels > 1)  # less the zero point
-    products = 2 if arith.has_products and not (arith.channels == 2 and s.target.vnni) else 1  # and the additions
-    instructions = pixels * (converted + products * vectors) / (2 * rates.multiply_adds)
+    instructions = pixels * (converted + product_instructions(s.target, arith) * vectors) / (2 * rates.multiply_adds)
     step = max(tile_cycles(rates, pixels, vectors), loads / rates.loads, instructions)
     adding = pixels * vectors * (1 - 1 / wide) * _ADD_CYCLES + -(-pixels * vectors // wide) * _LEAVING
     adding += pixels * _APART if s.problem.groups > 1 else 0.0
