@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter
 
 from polyconv.errors import Unsupported
@@ -31,6 +32,7 @@ from polyconv.models.program import Program
 from polyconv.models.replays import Replays
 from polyconv.models.segment import Host
 from polyconv.models.steps import Step, bytes_of
+from polyconv.models.tables import with_tables
 from polyconv.operators.elementwise import Fragment
 from polyconv.operators.fusing import operand_count
 from polyconv.operators.job import MOST_OPERANDS, Own
@@ -167,6 +169,7 @@ def _make_all(
         nodes, lambda node: is_convolution(node.op) or node in own or node in fragments,
         lambda node: node.op in WIDENING,
     )  # fmt: skip
+    steps = with_tables(steps, set(results), partial(_numbers_aside, making, fragments), partial(_is_byte, making))
     groups = clustered(
         steps, set(results), lambda some: _is_one_pass(making, some, fragments), fragments.__contains__
     )
@@ -195,6 +198,19 @@ def _make_all(
                 making.layout.others.append(price)
         else:
             _make_group(making, group, outputs)
+
+
+def _numbers_aside(making: _Making, fragments: Mapping[Node, Fragment], node: Node) -> Sequence[str] | None:
+    """The values that an element-wise node reads beside single numbers; None of any other, and of one on a GPU."""
+    fragment = fragments.get(node)
+    if fragment is None or making.facts.is_there(node) or any(array.size != 1 for array in fragment.constants):
+        return None
+    names, constants = [node.inputs[at] for at in fragment.reads], making.facts.constants
+    return [name for name in names if name not in constants or constants[name].size != 1]
+
+
+def _is_byte(making: _Making, name: str) -> bool:
+    return making.facts.known(name).type in ("tensor(uint8)", "tensor(int8)")
 
 
 def _copied(making: _Making, names: Sequence[str]) -> list[Value]:

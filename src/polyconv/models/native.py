@@ -22,7 +22,7 @@ from polyconv.models.graph import STAND_IN, Array, Dims, Node, Value
 from polyconv.models.limits import shorten
 from polyconv.models.segment import Segment
 from polyconv.operators.elementwise import Fragment
-from polyconv.operators.fusing import Fused, Member, planned
+from polyconv.operators.fusing import Fused, Member, planner_of
 from polyconv.operators.images import by_image
 from polyconv.operators.job import Known, Operation, Own, Plan, Planner
 from polyconv.operators.lying import Lies, channels_last, is_channels_last, lies, new_array, packed
@@ -197,7 +197,7 @@ def fused_segment(nodes: Sequence[Node], fragments: Mapping[Node, Fragment], res
     """The segment of element-wise nodes that run as one pass, and the names of the values that it reads."""
     inputs, fused = pass_of(nodes, fragments, results, constants)
     dtypes = {node.outputs[0]: DTYPES[_result_dtype(fragments[node])].numpy for node in nodes}
-    planner: Planner = lambda given, c: planned(fused, given, c)  # noqa: E731 - a name for its type
+    planner = planner_of(fused)
     outputs = _outputs(results, [dtypes[name] for name in results], _lies_of(planner, [known(name) for name in inputs]))
     label = nodes[0].label if len(nodes) == 1 else f"{nodes[0].label} and {len(nodes) - 1} nodes after it"
     return inputs, replace(maker.planned(label, outputs, planner, ()), by_image=True, gaps=True)

@@ -9,18 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import numpy as np
 
 from polyconv.dtypes import DTYPES
 from polyconv.errors import ArgumentError
+from polyconv.operators.bytewise import BYTES, look_up, table_of
 from polyconv.operators.elementwise import Fragment, dtype_name
 from polyconv.operators.expression import Apply, Expression
-from polyconv.operators.job import MOST_OPERANDS, Array, Conditions, Plan, Planning
+from polyconv.operators.job import MOST_OPERANDS, Array, Conditions, Plan, Planner, Planning
 from polyconv.operators.lying import Lies, lies
 from polyconv.operators.strided import pass_over
+from polyconv.target import Target
 
-__all__ = ["Fused", "Member", "operand_count", "planned"]
+__all__ = ["Fused", "Member", "is_bytewise", "operand_count", "planner_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +63,51 @@ def operand_count(fused: Fused) -> int:
     return fused.inputs + len(fused.constants) + own + len(fused.results)
 
 
-def planned(fused: Fused, given: Sequence[Lies], c: Conditions) -> Plan:
-    """The plan of a pass for inputs that lie so.
+def planner_of(fused: Fused) -> Planner:
+    """What plans a pass for inputs that lie in a given way.
 
-    Raises
-    ------
-    ArgumentError
-        If shapes cannot be broadcast to each other.
+    It raises ``ArgumentError`` if shapes cannot be broadcast to each other.
     """
+    in_passes: Planner = lambda given, c: _planned(fused, given, c)  # noqa: E731 - a name for its type
+    if not is_bytewise(fused):
+        return in_passes
+    rank = max((array.ndim for array in _held(fused)), default=0)
+
+    @cache
+    def tables(dtype: np.dtype[Any], rank: int, _: Target) -> list[Array]:  # targets may round differently
+        return table_of(in_passes, dtype, rank)
+
+    def planned(given: Sequence[Lies], c: Conditions) -> Plan:
+        (x,) = given
+        if c.on_gpu or c.dry or len(x.shape) < rank:
+            return in_passes(given, c)
+        planning = Planning(given, c)
+        for table in tables(x.dtype, max(1, len(x.shape)), c.target):
+            look_up(planning, 0, planning.result(x.shape, table.dtype), table)
+        return planning.plan()
+
+    return planned
+
+
+def is_bytewise(fused: Fused) -> bool:
+    """Whether a pass makes bytes of every byte of its one input, by way of other numbers."""
+    if fused.inputs != 1 or any(array.size != 1 for array in _held(fused)):
+        return False
+    members = [member.fragment.expression for member in fused.members]
+    read = {e.inputs[at] for member, e in zip(fused.members, members, strict=True)
+            for at, number in enumerate(member.reads) if number == 0}  # fmt: skip
+    first = fused.inputs + len(fused.constants)
+    made = {members[number - first].dtype(members[number - first].results[0]) for number in fused.results}
+    between = {step.dtype for e in members for step in e.steps}
+    return BYTES.issuperset(read | made) and not BYTES.issuperset(between)
+
+
+def _held(fused: Fused) -> list[Array]:
+    """All constants of a pass."""
+    return [*fused.constants, *(array for member in fused.members for array in member.fragment.constants)]
+
+
+def _planned(fused: Fused, given: Sequence[Lies], c: Conditions) -> Plan:
     held = [lies(a) for a in fused.constants]
     shapes = [lie.shape for lie in (*given, *held)]
     for member in fused.members:
