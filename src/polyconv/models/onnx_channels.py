@@ -38,8 +38,6 @@ class _Stretch:
     ----------
     view : View
     rank : int
-    type : str
-        Of the values.
     turned : dict
         Values with channels last, to what takes their place.
     gone, nodes : list of Node
@@ -50,7 +48,6 @@ class _Stretch:
 
     view: View
     rank: int
-    type: str
     turned: dict[str, str]
     gone: list[Node] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
@@ -73,9 +70,9 @@ def channels_first(node: Node, view: View) -> Change | None:
     if value is None or value.dims is None or not all(isinstance(extent, int) for extent in value.dims):
         return None
     rank = len(value.dims)
-    if not 3 <= rank <= 5 or perm is None or tuple(perm) != _turn(rank) or value.type not in _FLOATS:
+    if not 3 <= rank <= 5 or perm is None or tuple(perm) != _turn(rank) or value.type not in _TYPES:
         return None
-    stretch = _Stretch(view, rank, value.type, {node.outputs[0]: node.inputs[0]}, [node])
+    stretch = _Stretch(view, rank, {node.outputs[0]: node.inputs[0]}, [node])
     end = _grown(stretch)
     if end is None:
         return None
@@ -87,6 +84,7 @@ def channels_first(node: Node, view: View) -> Change | None:
 
 
 _FLOATS = ("tensor(float)", "tensor(double)")
+_TYPES = (*_FLOATS, "tensor(uint8)", "tensor(int8)")
 
 
 def _turn(rank: int) -> tuple[int, ...]:
@@ -145,11 +143,10 @@ def _without_turn(node: Node, stretch: _Stretch) -> Node | None:
     if len(node.outputs) != 1:
         return None
     find: Callable[[Node, _Stretch], Node | None] | None = None
-    if node.domain == ort.CONTRIB and node.op == "NhwcConv":
-        find = _convolution
+    if node.domain == ort.CONTRIB and (node.op == "NhwcConv" or node.attributes.get("channels_last")):
+        find = _WITH_CHANNELS_LAST.get(node.op)
     elif not node.domain:
-        find = _normalisation if node.op == "LayerNormalization" else None
-        find = _elementwise if node.op in _ALONE | _BROADCAST else find
+        find = _WITHOUT_DOMAIN.get(node.op, _elementwise if node.op in _ALONE | _BROADCAST else None)
     return None if find is None else find(node, stretch)
 
 
@@ -163,7 +160,9 @@ def _convolution(node: Node, stretch: _Stretch) -> Node | None:
     x, *others = node.inputs
     if x not in stretch.turned or any(name in stretch.turned for name in others):
         return None
-    return _made(node, stretch, (stretch.turned[x], *others), op="Conv", domain="",
+    op = "Conv" if node.op == "NhwcConv" else node.op
+    attributes = {name: value for name, value in node.attributes.items() if name != "channels_last"}
+    return _made(node, stretch, (stretch.turned[x], *others), op=op, domain="", attributes=attributes,
                  version=stretch.view.opsets[""])  # fmt: skip
 
 
@@ -174,10 +173,19 @@ def _normalisation(node: Node, stretch: _Stretch) -> Node | None:
     is_last = node.attributes.get("axis", -1) in (-1, stretch.rank - 1)
     if x not in stretch.turned or not is_last or node.attributes.get("stash_type", 1) != 1:
         return None
-    if any(array is None or array.ndim != 1 or type_of(array.dtype) != stretch.type for array in known):
+    if any(array is None or array.ndim != 1 or type_of(array.dtype) not in _FLOATS for array in known):
         return None
     attributes = {**node.attributes, "axis": 1, "last_axis": 1}
     return _made(node, stretch, (stretch.turned[x], *others), domain=OWN, attributes=attributes)
+
+
+def _quantising(node: Node, stretch: _Stretch) -> Node | None:
+    """With one scale and one zero point."""
+    x, *others = node.inputs
+    known = [stretch.view.constants.get(name) for name in others]
+    if x not in stretch.turned or any(array is None or array.size != 1 for array in known):
+        return None
+    return _made(node, stretch, (stretch.turned[x], *others))
 
 
 def _elementwise(node: Node, stretch: _Stretch) -> Node | None:
@@ -185,6 +193,13 @@ def _elementwise(node: Node, stretch: _Stretch) -> Node | None:
         return None
     inputs = [stretch.turned.get(name) or stretch.turned_constant(name, node) for name in node.inputs]
     return None if None in inputs else _made(node, stretch, tuple(name for name in inputs if name is not None))
+
+
+_WITH_CHANNELS_LAST = {"NhwcConv": _convolution, "QLinearConv": _convolution}
+_WITHOUT_DOMAIN = {
+    "DequantizeLinear": _quantising, "LayerNormalization": _normalisation, "QuantizeLinear": _quantising,
+}  # fmt: skip
+"""What makes a node one with channels second, by operator: of com.microsoft, and of ONNX."""
 
 
 def biased(node: Node, view: View) -> Change | None:

@@ -7,83 +7,30 @@ and QuantizeLinear do round a convolution is what QLinearConv does, with the sum
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from polyconv.models.elements import BY_TYPE
+from polyconv.dialects import ort
 from polyconv.models.graph import Array, Node
 from polyconv.models.onnx_products import one_axis
+from polyconv.models.onnx_quantities import BYTES, Quantity, of_channels, quantity, tensor_wide
 from polyconv.models.rewriting import Change, View
 
-__all__ = [
-    "ON_REAL_NUMBERS", "integer_convolution", "integer_pooling", "integer_product", "integer_weights",
-    "on_real_numbers", "real_product",
-]  # fmt: skip
+__all__ = ["integer_convolution", "integer_product", "integer_weights", "real_constant"]
 
-_BYTES = (np.dtype(np.int8), np.dtype(np.uint8))
+_REAL = "DequantizeLinear"
+
 _CLIPPING = ("Relu", "Clip")
+_MOST_AXES = 5
+"""Of the left operand of a product."""
 _NEAR = 1e-5
 """How near the scale of a bias is to that of the sums, relatively, where it was computed as theirs in f32."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Quantity:
-    """What stands for real values: the integers' name, and scale and zero point as arrays."""
-
-    node: Node
-    integers: str
-    scale: Array
-    zero: Array
-
-
-def _quantity(node: Node | None, view: View, op: str) -> _Quantity | None:
-    """A DequantizeLinear or QuantizeLinear with constant quantities of 8-bit integers; None if it is none."""
-    if node is None or node.op != op or node.domain or set(node.attributes) - {"axis"}:
-        return None
-    scale, zero = view.constant(node, 1), view.constant(node, 2)
-    if scale is None or scale.dtype != np.float32 or not ((scale > 0) & np.isfinite(scale)).all():
-        return None
-    if zero is None:
-        if len(node.inputs) > 2 and node.inputs[2]:
-            return None
-        kind = _type(node, view) if op == "DequantizeLinear" else np.dtype(np.uint8)
-        if kind is None:
-            return None
-        zero = np.zeros(scale.shape, kind)
-    if scale.ndim > 1 or zero.size not in (1, scale.size):
-        return None
-    return _Quantity(node, node.inputs[0] if op == "DequantizeLinear" else node.outputs[0], scale, zero)
-
-
-def _type(node: Node, view: View) -> np.dtype[Any] | None:
-    """Element type of what a node reads."""
-    constant, value = view.constant(node, 0), view.values.get(node.inputs[0])
-    if constant is not None:
-        return constant.dtype
-    row = None if value is None else BY_TYPE.get(value.type)
-    return None if row is None else row.numpy
-
-
-def _tensor_wide(found: _Quantity | None) -> _Quantity | None:
-    """A quantity with one scale and one zero point, of bytes."""
-    if found is None or found.scale.size != 1 or found.zero.size != 1 or found.zero.dtype not in _BYTES:
-        return None
-    return found
-
-
-def _of_channels(found: _Quantity | None, rank: int) -> _Quantity | None:
-    """A quantity of bytes with one zero point, and with one scale or one for each channel."""
-    if found is None or found.zero.dtype not in _BYTES or not found.zero.size:
-        return None
-    zero, scale = found.zero.reshape(-1), found.scale
-    if (zero != zero[0]).any() or (scale.size > 1 and found.node.attributes.get("axis", 1) not in (1, 1 - rank)):
-        return None
-    return replace(found, scale=scale if scale.size > 1 else scale.reshape(()), zero=zero[:1].reshape(()))
-
-
-def _quantised(value: float, to: _Quantity) -> set[int]:
+def _quantised(value: float, to: Quantity) -> set[int]:
     """QuantizeLinear of a number, by every scale."""
     info = np.iinfo(to.zero.dtype)
     if math.isinf(value):
@@ -113,13 +60,14 @@ def integer_convolution(conv: Node, view: View) -> Change | None:
 
     A Relu or Clip commutes with quantising, which keeps order; where the result's type holds it in anyway, it goes.
     Channels of x, where each is convolved alone, and of the result may have scales of their own: they are factors of
-    the weights', ``y = round(sx sw sum / sy)``.
+    the weights', ``y = round(sx sw sum / sy)``.  ``NhwcConv`` alike, between quantities of whole tensors.
     """
     w = _weights(conv, view) if len(conv.outputs) == 1 else None
     if w is None:
         return None
-    integers = view.constants[w.integers]
-    x = _of_channels(_quantity(view.makers.get(conv.inputs[0]), view, "DequantizeLinear"), integers.ndim)
+    integers, is_last = view.constants[w.integers], conv.op == "NhwcConv"
+    of_end = tensor_wide if is_last else partial(of_channels, rank=integers.ndim)
+    x = of_end(quantity(view.makers.get(conv.inputs[0]), view, _REAL))
     taken, bounds = [conv], None
     following = view.only_reader(conv.outputs[0])
     if following is not None and following.op in _CLIPPING and not following.domain:
@@ -128,7 +76,7 @@ def integer_convolution(conv: Node, view: View) -> Change | None:
             return None
         taken.append(following)
         following = view.only_reader(following.outputs[0])
-    y = _of_channels(_quantity(following, view, "QuantizeLinear"), integers.ndim)
+    y = of_end(quantity(following, view, "QuantizeLinear"))
     if x is None or y is None or following is None or following.inputs[0] != taken[-1].outputs[0]:
         return None
     taken.append(following)
@@ -154,7 +102,9 @@ def integer_convolution(conv: Node, view: View) -> Change | None:
     sx, zx, sw, zw, sy, zy, *b = constants
     file = tuple(node for each in taken for node in each.of_file)
     operands = x.integers, sx, zx, w.integers, sw, zw, sy, zy, *b
-    made = Node(conv.name, "QLinearConv", "", conv.version, operands, y.node.outputs, conv.attributes, stands_for=file)
+    kind = (ort.CONTRIB, 1) if is_last else ("", conv.version)
+    words = {**conv.attributes, "channels_last": 1} if is_last else conv.attributes
+    made = Node(conv.name, "QLinearConv", *kind, operands, y.node.outputs, words, stands_for=file)
     low, high = (end.pop() for end in ends)
     if (low, high) == (limits.min, limits.max):
         return Change(tuple(taken), (made,), constants)
@@ -168,7 +118,7 @@ def integer_convolution(conv: Node, view: View) -> Change | None:
     return Change(tuple(taken), (made, clip), constants | held)
 
 
-def _folded(quantity: _Quantity, w: _Quantity, factor: Array | None) -> tuple[_Quantity, _Quantity]:
+def _folded(quantity: Quantity, w: Quantity, factor: Array | None) -> tuple[Quantity, Quantity]:
     """A quantity whose scale is 1, and weights whose scales have those of its channels as a factor, if there is one."""
     if factor is None:
         return quantity, w
@@ -176,35 +126,35 @@ def _folded(quantity: _Quantity, w: _Quantity, factor: Array | None) -> tuple[_Q
     return replace(quantity, scale=np.ones((), np.float32)), replace(w, scale=w.scale * factor, zero=zero)
 
 
-def _is_moderate(x: _Quantity, w: _Quantity, y: _Quantity) -> bool:
+def _is_moderate(x: Quantity, w: Quantity, y: Quantity) -> bool:
     """Whether the factors from sums to results are normal numbers of f32."""
     sx, sw, sy = (each.scale.astype(np.float64).reshape(-1) for each in (x, w, y))
     factors, limits = sx * sw / sy, np.finfo(np.float32)
     return bool(((factors >= limits.tiny) & (factors <= limits.max)).all())
 
 
-def _weights(conv: Node, view: View) -> _Quantity | None:
+def _weights(conv: Node, view: View) -> Quantity | None:
     """Constant weights in bytes, with one scale or one per output channel."""
-    found = _quantity(view.makers.get(conv.inputs[1]), view, "DequantizeLinear")
+    found = quantity(view.makers.get(conv.inputs[1]), view, "DequantizeLinear")
     integers = None if found is None else view.constants.get(found.integers)
-    if found is None or integers is None or integers.dtype not in _BYTES or integers.ndim < 3:
+    if found is None or integers is None or integers.dtype not in BYTES or integers.ndim < 3:
         return None
     if found.scale.size == 1:
-        return _Quantity(found.node, found.integers, found.scale.reshape(()), found.zero.reshape(-1)[:1].reshape(()))
+        return Quantity(found.node, found.integers, found.scale.reshape(()), found.zero.reshape(-1)[:1].reshape(()))
     axis = found.node.attributes.get("axis", 1)
     if axis not in (0, -integers.ndim) or found.scale.shape != integers.shape[:1]:
         return None
     zero = np.ascontiguousarray(np.broadcast_to(found.zero, found.scale.shape))
-    return _Quantity(found.node, found.integers, found.scale, zero)
+    return Quantity(found.node, found.integers, found.scale, zero)
 
 
-def _bias(conv: Node, view: View, x: _Quantity, w: _Quantity, integers: Array) -> Array | None:
+def _bias(conv: Node, view: View, x: Quantity, w: Quantity, integers: Array) -> Array | None:
     """The bias in units of the sums; empty without one, None where it cannot be spelled so."""
     if len(conv.inputs) < 3 or not conv.inputs[2]:
         return np.zeros(0, np.int32)
     unit = np.broadcast_to(x.scale.astype(np.float64).reshape(-1) * w.scale.astype(np.float64), integers.shape[:1])
     real = view.constant(conv, 2)
-    found = _quantity(view.makers.get(conv.inputs[2]), view, "DequantizeLinear")
+    found = quantity(view.makers.get(conv.inputs[2]), view, "DequantizeLinear")
     if real is None and found is not None:
         held: Any = view.constants.get(found.integers)
         if held is None or held.dtype != np.int32 or found.zero.any():
@@ -222,58 +172,57 @@ def _whole(steps: Array) -> Array | None:
 
 
 def integer_product(node: Node, view: View) -> Change | None:
-    """``QuantizeLinear([Relu](Gemm(Dequantize(x), Dequantize(w), b)))`` -> the same of a ``Conv`` of one pixel.
+    """``QuantizeLinear([Relu](MatMul(x, Dequantize(w))))``, or ``Gemm`` -> the same of a convolution of 1x1 windows.
 
-    Views stand before and after it.  ``MatMul`` of a matrix alike.
+    Rows of an x of 3 to 5 axes are pixels with channels last; those of a matrix are images of one pixel, between views.
     """
-    x = _tensor_wide(_quantity(view.makers.get(node.inputs[0]), view, "DequantizeLinear"))
-    w = _rows(node, view)
-    taken = [node]
+    found, rank = _rows(node, view), _rank_of(node, view)
     following = view.only_reader(node.outputs[0])
     if following is not None and following.op in _CLIPPING and not following.domain:
-        taken.append(following)
         following = view.only_reader(following.outputs[0])
-    y = _tensor_wide(_quantity(following, view, "QuantizeLinear"))
-    if x is None or w is None or y is None or y.node.inputs[0] != taken[-1].outputs[0]:
+    ends = quantity(view.makers.get(node.inputs[0]), view, _REAL), quantity(following, view, "QuantizeLinear")
+    if found is None or rank is None or any(tensor_wide(end) is None for end in ends):
         return None
-    quantity, integers = w
-    bias = node.inputs[2] if len(node.inputs) > 2 else ""
-    maker = view.makers.get(bias)
-    held = view.constants.get(maker.inputs[0] if maker is not None and maker.op == "DequantizeLinear" else bias)
-    if bias and (held is None or held.shape != integers.shape[:1]):
-        return None
-    name, version = y.integers, view.opsets[""]
-    zx, zw, zy, windows = (view.fresh(f"{role} of {name}") for role in ("zero of x", "zero of w", "zero", "windows"))
-    constants: dict[str, Array] = {zx: x.zero, zw: quantity.zero, zy: y.zero, windows: integers[:, :, None]}
-    image, sums = view.fresh(f"image of {name}"), view.fresh(f"sums of {name}")
-    before, axes = one_axis("Unsqueeze", node, x.integers, image, view)
-    after, more = one_axis("Squeeze", y.node, sums, name, view)
-
-    def made(of: Node, op: str, inputs: tuple[str, ...], output: str, **attributes: Any) -> Node:
-        return Node(of.name, op, "", version, inputs, (output,), attributes, stands_for=of.of_file)
-
-    along = {"axis": 0} if quantity.scale.size > 1 else {}
-    reals = view.fresh(f"real image of {name}"), view.fresh(f"real windows of {name}")
-    nodes = [
-        before, made(x.node, "DequantizeLinear", (image, x.node.inputs[1], zx), reals[0]),
-        made(quantity.node, "DequantizeLinear", (windows, quantity.node.inputs[1], zw), reals[1], **along),
-        made(node, "Conv", (*reals, *((bias,) if bias else ())), view.fresh(f"real {name}")),
-    ]  # fmt: skip
-    for each in taken[1:]:
-        inputs = (nodes[-1].outputs[0], *each.inputs[1:])
-        nodes.append(made(each, each.op, inputs, view.fresh(f"clipped {name}"), **each.attributes))
-    nodes += [made(y.node, "QuantizeLinear", (nodes[-1].outputs[0], y.node.inputs[1], zy), sums), after]
-    return Change((*taken, y.node), tuple(nodes), constants | axes | more)
+    of_w, integers = found
+    x, name, version = node.inputs[0], node.outputs[0], view.opsets[""]
+    windows, zero, real = (view.fresh(f"{role} of {name}") for role in ("windows", "zero of windows", "real windows"))
+    shape = *integers.shape, *(1,) * max(1, rank - 2)
+    zeros = np.ascontiguousarray(np.broadcast_to(of_w.zero.reshape((-1,) * of_w.scale.ndim), of_w.scale.shape))
+    constants: dict[str, Array] = {windows: integers.reshape(shape), zero: zeros}
+    read, axis = (windows, of_w.node.inputs[1], zero), {"axis": 0} if of_w.scale.size > 1 else {}
+    made = Node(of_w.node.name, _REAL, "", version, read, (real,), axis, stands_for=of_w.node.of_file)
+    if rank > 2:
+        conv = Node(node.name, "NhwcConv", ort.CONTRIB, 1, (x, real), node.outputs, stands_for=node.of_file)
+        return Change((node,), (made, conv), constants)
+    image, sums = view.fresh(f"image of {name}"), view.fresh(f"image {name}")
+    before, axes = one_axis("Unsqueeze", node, x, image, view)
+    after, _ = one_axis("Squeeze", node, sums, name, view)
+    inputs = image, real, *node.inputs[2:]
+    conv = Node(node.name, "Conv", "", version, inputs, (sums,), stands_for=node.of_file)
+    return Change((node,), (before, made, conv, after), constants | axes)
 
 
-def _rows(node: Node, view: View) -> tuple[_Quantity, Array] | None:
-    """Constant weights in bytes of a product with a matrix, outputs first: with one scale, or one per output."""
-    found = _quantity(view.makers.get(node.inputs[1]), view, "DequantizeLinear")
+def _rank_of(node: Node, view: View) -> int | None:
+    """Axes of the left operand of a product, as far as a file says it; None where they are too many or too few."""
+    if node.op == "Gemm":
+        return 2
+    maker = view.makers.get(node.inputs[0])
+    for name in (node.inputs[0], *(() if maker is None else maker.inputs[:1])):
+        value = view.values.get(name)
+        if value is not None and value.dims is not None:
+            return len(value.dims) if 2 <= len(value.dims) <= _MOST_AXES else None
+    return None
+
+
+def _rows(node: Node, view: View) -> tuple[Quantity, Array] | None:
+    """Constant weights in bytes of a product with a matrix, outputs first: with one scale, or one per output.
+
+    What it adds is constant, too, and one number for each output.
+    """
+    found = quantity(view.makers.get(node.inputs[1]), view, "DequantizeLinear")
     integers = None if found is None else view.constants.get(found.integers)
-    x, a = view.values.get(node.inputs[0]), node.attributes
-    if found is None or integers is None or integers.ndim != 2 or integers.dtype not in _BYTES:
-        return None
-    if node.op == "MatMul" and (x is None or x.dims is None or len(x.dims) != 2):
+    a = node.attributes
+    if found is None or integers is None or integers.ndim != 2 or integers.dtype not in BYTES:
         return None
     if a.get("transA", 0) or a.get("alpha", 1.0) != 1.0 or a.get("beta", 1.0) != 1.0 or node.version < 7:
         return None
@@ -281,48 +230,33 @@ def _rows(node: Node, view: View) -> tuple[_Quantity, Array] | None:
     axis = found.node.attributes.get("axis", 1) % 2
     if found.scale.size > 1 and (axis == outputs_first or found.scale.shape != (integers.shape[axis],)):
         return None
-    return found, integers if outputs_first else integers.T
+    bias = node.inputs[2] if len(node.inputs) > 2 else ""
+    maker = view.makers.get(bias)
+    added = view.constants.get(maker.inputs[0] if maker is not None and maker.op == _REAL else bias)
+    rows = integers if outputs_first else integers.T
+    return None if bias and (added is None or added.shape != rows.shape[:1]) else (found, rows)
 
 
-def _between_equals(node: Node, view: View) -> tuple[_Quantity, _Quantity] | None:
-    """What a node that makes no new numbers reads and makes, where both have the same quantities."""
-    x = _tensor_wide(_quantity(view.makers.get(node.inputs[0]), view, "DequantizeLinear"))
-    y = _tensor_wide(_quantity(view.only_reader(node.outputs[0]), view, "QuantizeLinear"))
-    if len(node.outputs) != 1 or x is None or y is None or x.zero.dtype != y.zero.dtype:
+def _shape_along(node: Node, found: Quantity, array: Array) -> tuple[int, ...] | None:
+    """The shape in which scales and zero points are broadcast to an array along their axis; None if they do not fit."""
+    axis, rank = node.attributes.get("axis", 1), array.ndim
+    if found.scale.size == 1:
+        return ()
+    if not -rank <= axis < rank or found.scale.shape != (array.shape[axis],):
         return None
-    if x.scale.reshape(-1) != y.scale.reshape(-1) or x.zero.reshape(-1) != y.zero.reshape(-1):
-        return None
-    return x, y
-
-
-def integer_pooling(node: Node, view: View) -> Change | None:
-    """``QuantizeLinear(MaxPool(DequantizeLinear(x)))`` with the same quantities on both sides -> ``MaxPool(x)``.
-
-    The largest of some integers stands for the largest of the values they stand for.  ``Flatten``, ``Reshape``,
-    ``Squeeze``, ``Transpose`` and ``Unsqueeze``, which move values, alike.
-    """
-    found = _between_equals(node, view)
-    if found is None or (node.op == "MaxPool" and view.opsets[""] < 12):
-        return None
-    x, y = found
-    made = Node(
-        node.name, node.op, "", node.version, (x.integers, *node.inputs[1:]), y.node.outputs, node.attributes,
-        stands_for=tuple(each for part in (node, y.node) for each in part.of_file),
-    )  # fmt: skip
-    return Change((node, y.node), (made,))
+    return (-1, *(1,) * (rank - 1 - axis % rank))
 
 
 def integer_weights(node: Node, view: View) -> Change | None:
     """``QuantizeLinear(w)`` of a constant w -> the integers, a constant."""
     w, name = view.constant(node, 0), node.outputs[0]
-    found = _quantity(node, view, "QuantizeLinear")
-    if found is None or w is None or w.dtype != np.float32 or found.zero.dtype not in _BYTES or name in view.results:
+    found = quantity(node, view, "QuantizeLinear")
+    if found is None or w is None or w.dtype != np.float32 or found.zero.dtype not in BYTES or name in view.results:
         return None
-    axis = node.attributes.get("axis", 1)
-    if found.scale.size > 1 and (not -w.ndim <= axis < w.ndim or found.scale.shape != (w.shape[axis],)):
+    shape = _shape_along(node, found, w)
+    if shape is None:
         return None
-    along = (-1, *(1,) * (w.ndim - 1 - axis % max(1, w.ndim))) if found.scale.size > 1 else ()
-    scale, zero = found.scale.reshape(along), found.zero.reshape(along if found.zero.size > 1 else ())
+    scale, zero = found.scale.reshape(shape), found.zero.reshape(shape if found.zero.size > 1 else ())
     limits = np.iinfo(zero.dtype)
     with np.errstate(over="ignore"):
         quotient = np.rint(w / scale)
@@ -333,68 +267,21 @@ def integer_weights(node: Node, view: View) -> Change | None:
     return Change((node,), constants={known: integers}, renamed={name: known})
 
 
-ON_REAL_NUMBERS = {
-    "QLinearAdd": ("Add", 2), "QLinearMul": ("Mul", 2), "QLinearSigmoid": ("Sigmoid", 1),
-    "QLinearLeakyRelu": ("LeakyRelu", 1), "QLinearGlobalAveragePool": ("GlobalAveragePool", 1),
-}  # fmt: skip
-"""Operators of com.microsoft that quantise: the one that they compute on real numbers, and how many it takes."""
-
-
-def on_real_numbers(node: Node, view: View) -> Change | None:
-    """``com.microsoft.QLinearAdd(a, b)`` -> ``QuantizeLinear(Add(Dequantize(a), Dequantize(b)))``; others alike.
-
-    Others are QLinearMul, QLinearSigmoid, QLinearLeakyRelu and QLinearGlobalAveragePool of channels-first arrays.
-    """
-    op, count = ON_REAL_NUMBERS[node.op]
-    operands = [node.inputs[at : at + 3] for at in range(0, 3 * count, 3)]
-    quantities = node.inputs[3 * count :]
-    if node.attributes.get("channels_last") or len(node.outputs) != 1:
+def real_constant(node: Node, view: View) -> Change | None:
+    """``DequantizeLinear(q)`` of a constant q -> the real numbers, but for operands of products, which are integers."""
+    integers, name = view.constant(node, 0), node.outputs[0]
+    found = quantity(node, view, _REAL)
+    if found is None or integers is None or name in view.results or found.zero.dtype != integers.dtype:
         return None
-    if len(quantities) != 2 or not quantities[1] or any(len(names) < 2 for names in operands):
+    if any(reader.op in _PRODUCTS for reader in view.readers.get(name, ())):
         return None
-    version = view.opsets[""]
-
-    def made(name: str, kind: str, inputs: tuple[str, ...], output: str, **attributes: Any) -> Node:
-        read = inputs if inputs[-1] else inputs[:-1]
-        return Node(name, kind, "", version, read, (output,), attributes, stands_for=node.of_file)
-
-    result = node.outputs[0]
-    reals = tuple(view.fresh(f"{result} real {number}") for number in range(count))
-    nodes = [made(real, "DequantizeLinear", names, real) for names, real in zip(operands, reals, strict=True)]
-    attributes = {"alpha": node.attributes.get("alpha", 0.01)} if op == "LeakyRelu" else {}
-    sums = view.fresh(f"{result} real")
-    nodes.append(made(sums, op, reals, sums, **attributes))
-    nodes.append(made(node.name, "QuantizeLinear", (sums, *quantities), result))
-    return Change((node,), tuple(nodes))
-
-
-def real_product(node: Node, view: View) -> Change | None:
-    """``com.microsoft.QGemm(a, b, c)`` -> ``QuantizeLinear(Gemm(Dequantize(a), Dequantize(b), Dequantize(c)))``."""
-    names, attributes, version = node.inputs, node.attributes, view.opsets[""]
-    if len(names) != 9 or not all(names[:6] + names[7:]) or version < 13:
+    shape = _shape_along(node, found, integers)
+    if shape is None:
         return None
-    scales = view.constant(node, 1), view.constant(node, 4)
-    if scales[0] is None or scales[1] is None or scales[0].size != 1 or attributes.get("alpha", 1.0) != 1.0:
-        return None
-    result = node.outputs[0]
-    along = 0 if attributes.get("transB", 0) else 1
-    reals = [view.fresh(f"{result} real {role}") for role in ("a", "b", "c", "sum")]
+    zero = found.zero.astype(np.int32)
+    known = view.fresh(f"real {name}")
+    reals = (integers.astype(np.int32) - zero.reshape(shape)).astype(np.float32) * found.scale.reshape(shape)
+    return Change((node,), constants={known: reals}, renamed={name: known})
 
-    def made(kind: str, inputs: tuple[str, ...], output: str, **words: Any) -> Node:
-        return Node(output, kind, "", version, inputs, (output,), words, stands_for=node.of_file)
 
-    nodes = [
-        made("DequantizeLinear", names[:3], reals[0]),
-        made("DequantizeLinear", names[3:6], reals[1], **({"axis": along} if scales[1].size > 1 else {})),
-    ]
-    constants: dict[str, Array] = {}
-    if names[6]:
-        unit = scales[0].reshape(()) * scales[1]
-        quantities = view.fresh(f"{result} unit of c"), view.fresh(f"{result} zero of c")
-        constants = dict(zip(quantities, (unit, np.zeros(unit.shape, np.int32)), strict=True))
-        axis = {"axis": 0} if unit.size > 1 else {}
-        nodes.append(made("DequantizeLinear", (names[6], *quantities), reals[2], **axis))
-    words = {key: attributes[key] for key in ("transA", "transB") if key in attributes}
-    nodes.append(made("Gemm", (*reals[:2], *((reals[2],) if names[6] else ())), reals[3], **words))
-    nodes.append(made("QuantizeLinear", (reals[3], *names[7:]), result))
-    return Change((node,), tuple(nodes), constants)
+_PRODUCTS = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul", "NhwcConv"))

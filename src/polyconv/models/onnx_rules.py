@@ -19,16 +19,16 @@ from polyconv.models.fuse import activation_of
 from polyconv.models.graph import Array, Node, along
 from polyconv.models.native import OWN
 from polyconv.models.onnx_channels import biased, channels_first, scaled_lines
-from polyconv.models.onnx_integers import (
+from polyconv.models.onnx_integers import integer_convolution, integer_product, integer_weights, real_constant
+from polyconv.models.onnx_moves import MOVES, again_the_same, moved_as_bytes, quantised_before
+from polyconv.models.onnx_products import ACTIVATIONS, ALL_FLOATS, activated_before, linear, product, there_and_back
+from polyconv.models.onnx_qlinear import (
     ON_REAL_NUMBERS,
-    integer_convolution,
-    integer_pooling,
-    integer_product,
-    integer_weights,
+    joined_on_real_numbers,
     on_real_numbers,
     real_product,
+    real_rows,
 )
-from polyconv.models.onnx_products import ACTIVATIONS, ALL_FLOATS, activated_before, linear, product, there_and_back
 from polyconv.models.operators import has_row
 from polyconv.models.rewriting import Change, Rule, View
 from polyconv.models.spelled import spelled_out
@@ -304,12 +304,15 @@ RULES = (
     _rule(one_slope, "PRelu", is_exact=True),
     _rule(gelu, "Erf"),
     _rule(integer_weights, "QuantizeLinear", is_exact=True),
-    _rule(
-        integer_pooling, "MaxPool", "Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze", is_exact=True
-    ),
+    _rule(real_constant, "DequantizeLinear", is_exact=True),
+    _rule(again_the_same, "QuantizeLinear", is_exact=True),
+    _rule(moved_as_bytes, *MOVES, is_exact=True),
     _rule(integer_product, "Gemm", "MatMul"),
-    _rule(integer_convolution, "Conv"),
+    _rule(integer_convolution, "Conv", "NhwcConv", domains=("", ort.CONTRIB)),
+    _rule(quantised_before, "QuantizeLinear", is_exact=True),
     _rule(on_real_numbers, *ON_REAL_NUMBERS, domains=(ort.CONTRIB,)),
+    _rule(real_rows, "QLinearMatMul"),
+    _rule(joined_on_real_numbers, "QLinearConcat", domains=(ort.CONTRIB,)),
     _rule(real_product, "QGemm", domains=(ort.CONTRIB,)),
     _rule(padding, "Pad"),
     _rule(cut_off, "Slice"),

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from polyconv.dialects import ort
 from polyconv.models.elements import BY_ONNX, BY_TYPE, type_of
 from polyconv.models.graph import Array, Node, Value
 from polyconv.models.onnx_extents import onnx_extents
 
 if TYPE_CHECKING:
-    from onnx import ValueInfoProto
+    from onnx import NodeProto, ValueInfoProto
 
 __all__ = ["stated", "value_info"]
 
@@ -98,7 +99,7 @@ def _inferred(
         if name not in small
     ]
     graph = helper.make_graph(
-        [node.origin.message for node in nodes], "shapes", declared, [],
+        [_known_to_onnx(node) for node in nodes], "shapes", declared, [],
         [numpy_helper.from_array(constants[name], name) for name in sorted(small)],
     )  # fmt: skip
     imports = [helper.make_opsetid(domain, version) for domain, version in opsets.items()]
@@ -115,6 +116,29 @@ def _inferred(
         for v in (*inferred.graph.value_info, *inferred.graph.input)
         if v.name not in constants
     }
+
+
+_STANDS_FOR: Mapping[str, tuple[str, slice]] = {
+    "QGemm": ("Gemm", slice(0, 9, 3)), "QLinearAdd": ("Add", slice(0, 6, 3)), "QLinearMul": ("Mul", slice(0, 6, 3)),
+    "QLinearAveragePool": ("AveragePool", slice(1)), "QLinearConcat": ("Concat", slice(2, None, 3)),
+    "QLinearGlobalAveragePool": ("GlobalAveragePool", slice(1)),
+    **dict.fromkeys(("QLinearLeakyRelu", "QLinearSigmoid", "QLinearSoftmax"), ("Identity", slice(1))),
+}  # fmt: skip
+"""By operator of com.microsoft, which onnx does not know: one of ONNX whose results have its type and extents, and the
+inputs that say them."""
+
+
+def _known_to_onnx(node: Node) -> NodeProto:
+    """The node's message, or one whose results are of the same types and extents."""
+    from onnx import helper
+
+    found = _STANDS_FOR.get(node.op) if node.domain == ort.CONTRIB else None
+    if found is None or node.attributes.get("channels_last"):
+        message: NodeProto = node.origin.message
+        return message
+    op, which = found
+    words = {} if op == "Identity" else {k: v for k, v in node.attributes.items() if k != "channels_last"}
+    return helper.make_node(op, node.inputs[which], node.outputs, **words)
 
 
 def _read(info: ValueInfoProto) -> Value:

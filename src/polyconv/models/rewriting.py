@@ -179,6 +179,10 @@ def _applied(nodes: Sequence[Node], changes: Sequence[Change]) -> list[Node]:
     gone = {node for change in changes for node in change.gone}
     places = {change.gone[-1]: change.nodes for change in changes}
     renamed = {old: new for change in changes for old, new in change.renamed.items()}
+    for old, new in renamed.items():  # which another change may have renamed in turn
+        while new in renamed:
+            new = renamed[new]
+        renamed[old] = new
     found: list[Node] = []
     for node in nodes:
         kept = places.get(node, ()) if node in gone else (node,)
