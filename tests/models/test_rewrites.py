@@ -274,13 +274,19 @@ def test_products_of_matrices_are_convolutions_of_one_pixel(name: str, rows: int
         assert len(made.nodes) - len(model.graph.node) == 2  # a view at either end
 
 
+def test_a_matrix_is_turned_before_a_product() -> None:
+    gemm = node("Gemm", ["x", "w", "b"], ["y"], transA=1, alpha=0.5)
+    model = onnx_model([gemm], [info("x", [40, 3])], ["y"], {"w": random(40, 7), "b": random(7)})
+    assert set(ops(close(model, {"x": random(40, 3)}))) == {"polyconv: Gemm"}
+
+
 @pytest.mark.parametrize("what", ["turned", "a bias a row", "varying weights"])
 def test_products_of_matrices_that_stay(what: str) -> None:
     w, b, inputs = random(40, 7), random(3, 1) if what == "a bias a row" else random(7), [info("x", [3, 40])]
     feeds = {"x": random(3, 40)}
     if what == "turned":
         inputs, feeds = [info("x", [40, 3])], {"x": random(40, 3)}
-    if what == "varying weights":
+    if what != "a bias a row":
         inputs, feeds = [*inputs, info("w", [40, 7])], {**feeds, "w": w}
     constants = {"b": b} | ({} if "w" in feeds else {"w": w})
     gemm = node("Gemm", ["x", "w", "b"], ["y"], transA=int(what == "turned"))

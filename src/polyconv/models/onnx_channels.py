@@ -205,7 +205,8 @@ _WITHOUT_DOMAIN = {
 def biased(node: Node, view: View) -> Change | None:
     """``Add(Conv(x, w), b)`` of one number a channel -> ``Conv(x, w, b)``, so that rules for convolutions see it.
 
-    What the convolution adds already is added to that in f64, and the sum rounded once.
+    Weights are constant, or made real of a constant.  What the convolution adds already is added to that in f64, and
+    the sum rounded once.
     """
     if len(node.inputs) != 2 or node.attributes:
         return None
@@ -214,18 +215,20 @@ def biased(node: Node, view: View) -> Change | None:
     if conv is None or conv.op != "Conv" or conv.domain or len(conv.inputs) > 3 or "activation" in conv.attributes:
         return None
     w, bias = view.constant(conv, 1), view.constant(conv, 2)
+    if w is None and (maker := view.makers.get(conv.inputs[1])) is not None and maker.op == "DequantizeLinear":
+        w = view.constant(maker, 0)
     if bias is None and len(conv.inputs) > 2 and conv.inputs[2]:
         return None
-    if view.only_reader(conv.outputs[0]) is not node or w is None or added is None or added.dtype != w.dtype:
+    if view.only_reader(conv.outputs[0]) is not node or w is None or added is None:
         return None
-    whole = along(added, w.ndim, 1)
-    if type_of(w.dtype) not in _FLOATS or whole is None or whole.size != len(w):
+    whole, kind = along(added, w.ndim, 1), w.dtype if w.dtype.kind == "f" else np.dtype(np.float32)
+    if added.dtype != kind or type_of(kind) not in _FLOATS or whole is None or whole.size != len(w):
         return None
     name = view.fresh(f"bias of {node.outputs[0]}")
     stands_for = (*conv.of_file, *node.of_file)
     made = replace(conv, inputs=(*conv.inputs[:2], name), outputs=node.outputs, stands_for=stands_for, origin=None)
     with np.errstate(over="ignore", invalid="ignore"):
-        sums = whole if bias is None else (bias.astype(np.float64) + whole).astype(w.dtype)
+        sums = whole if bias is None else (bias.astype(np.float64) + whole).astype(kind)
     return Change((conv, node), (made,), {name: sums})
 
 

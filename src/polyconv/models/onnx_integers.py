@@ -7,6 +7,7 @@ and QuantizeLinear do round a convolution is what QLinearConv does, with the sum
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,15 +16,17 @@ import numpy as np
 
 from polyconv.dialects import ort
 from polyconv.models.graph import Array, Node
+from polyconv.models.onnx_bounds import CLIPPING, bounds_of
 from polyconv.models.onnx_products import one_axis
 from polyconv.models.onnx_quantities import BYTES, Quantity, of_channels, quantity, tensor_wide
 from polyconv.models.rewriting import Change, View
 
-__all__ = ["integer_convolution", "integer_product", "integer_weights", "real_constant"]
+__all__ = ["integer_convolution", "integer_product", "integer_sums", "integer_weights", "real_constant"]
 
 _REAL = "DequantizeLinear"
+_PRODUCTS = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul", "NhwcConv"))
+"""Operators whose constant operands in bytes stay so, while there may be a form of integers."""
 
-_CLIPPING = ("Relu", "Clip")
 _MOST_AXES = 5
 """Of the left operand of a product."""
 _NEAR = 1e-5
@@ -37,22 +40,6 @@ def _quantised(value: float, to: Quantity) -> set[int]:
         return {int(info.max if value > 0 else info.min)}
     steps = np.rint(np.float32(value) / to.scale.reshape(-1)).astype(np.float64) + int(to.zero.reshape(-1)[0])
     return {int(step) for step in np.clip(steps, info.min, info.max)}
-
-
-def _bounds(node: Node, view: View) -> tuple[float, float] | None:
-    """Between what a Relu or a Clip with constant bounds holds values."""
-    if node.op == "Relu":
-        return 0.0, math.inf
-    if node.version < 11:
-        return float(node.attributes.get("min", -math.inf)), float(node.attributes.get("max", math.inf))
-    found = []
-    for position, absent in ((1, -math.inf), (2, math.inf)):
-        given = view.constant(node, position)
-        is_given = len(node.inputs) > position and bool(node.inputs[position])
-        if is_given and (given is None or given.size != 1):
-            return None
-        found.append(absent if given is None else float(given.reshape(-1)[0]))
-    return (found[0], found[1]) if found[0] <= found[1] else None
 
 
 def integer_convolution(conv: Node, view: View) -> Change | None:
@@ -70,8 +57,8 @@ def integer_convolution(conv: Node, view: View) -> Change | None:
     x = of_end(quantity(view.makers.get(conv.inputs[0]), view, _REAL))
     taken, bounds = [conv], None
     following = view.only_reader(conv.outputs[0])
-    if following is not None and following.op in _CLIPPING and not following.domain:
-        bounds = _bounds(following, view)
+    if following is not None and following.op in CLIPPING and not following.domain:
+        bounds = bounds_of(following, view)
         if bounds is None:
             return None
         taken.append(following)
@@ -116,6 +103,60 @@ def integer_convolution(conv: Node, view: View) -> Change | None:
     clip = Node(taken[1].name, "Clip", "", view.opsets[""], (inner, *held), y.node.outputs, stands_for=taken[1].of_file)
     made = replace(made, outputs=(inner,), stands_for=(*conv.of_file, *y.node.of_file))
     return Change(tuple(taken), (made, clip), constants | held)
+
+
+def integer_sums(conv: Node, view: View) -> Change | None:
+    """``Conv(Dequantize(x), Dequantize(w), b)`` -> ``Add(Mul(Cast(ConvInteger(x, w)), scale), b)``.
+
+    Where real numbers follow, as before an activation or a residual: what is done to each element is one pass then.
+    Sums must fit into 32 bits.
+    """
+    w = _weights(conv, view) if len(conv.outputs) == 1 else None
+    if w is None:
+        return None
+    integers, groups = view.constants[w.integers], conv.attributes.get("group", 1)
+    x = of_channels(quantity(view.makers.get(conv.inputs[0]), view, _REAL), integers.ndim)
+    if x is None or integers[0].size * 255**2 >= 2**31 or len(integers) % groups:
+        return None
+    if x.scale.ndim and (integers.shape[1] > 1 or x.scale.size != groups):
+        return None
+    x, w = _folded(x, w, np.repeat(x.scale, len(integers) // groups) if x.scale.ndim else None)
+    bias = _real_bias(conv, view)
+    if bias is None:
+        return None
+    scale = (x.scale.astype(np.float64).reshape(-1) * w.scale.astype(np.float64).reshape(-1)).astype(np.float32)
+    if not (np.isfinite(scale) & (scale >= np.finfo(np.float32).tiny)).all():
+        return None
+    name, shape, version = conv.outputs[0], (-1, *(1,) * (integers.ndim - 2)), view.opsets[""]
+    held = {"zero of x": x.zero, "zero of w": w.zero, "scale": scale.reshape(shape if scale.size > 1 else ())}
+    constants = {view.fresh(f"{role} of {name}"): array for role, array in held.items()}
+    zx, zw, factor = constants
+    sums, real, scaled = (view.fresh(f"{what} {name}") for what in ("sums of", "real sums of", "scaled sums of"))
+    file = conv.of_file
+    nodes = [
+        Node(conv.name, "ConvInteger", "", 10, (x.integers, w.integers, zx, zw), (sums,), conv.attributes,
+             stands_for=file),
+        Node(conv.name, "Cast", "", version, (sums,), (real,), {"to": 1}, stands_for=file),
+        Node(conv.name, "Mul", "", version, (real, factor), (scaled if bias.size else name,), stands_for=file),
+    ]  # fmt: skip
+    if bias.size:
+        added = view.fresh(f"bias of {name}")
+        constants[added] = bias.reshape(shape)
+        nodes.append(Node(conv.name, "Add", "", version, (scaled, added), (name,), stands_for=file))
+    return Change((conv,), tuple(nodes), constants)
+
+
+def _real_bias(conv: Node, view: View) -> Array | None:
+    """The bias in real numbers; empty without one, None where it comes with a run."""
+    if len(conv.inputs) < 3 or not conv.inputs[2]:
+        return np.zeros(0, np.float32)
+    real, maker = view.constant(conv, 2), view.makers.get(conv.inputs[2])
+    if real is not None or maker is None:
+        return real
+    found, integers = quantity(maker, view, _REAL), view.constant(maker, 0)
+    if found is None or integers is None or integers.dtype != np.int32 or found.zero.any():
+        return None
+    return integers.astype(np.float32) * found.scale
 
 
 def _folded(quantity: Quantity, w: Quantity, factor: Array | None) -> tuple[Quantity, Quantity]:
@@ -174,14 +215,15 @@ def _whole(steps: Array) -> Array | None:
 def integer_product(node: Node, view: View) -> Change | None:
     """``QuantizeLinear([Relu](MatMul(x, Dequantize(w))))``, or ``Gemm`` -> the same of a convolution of 1x1 windows.
 
-    Rows of an x of 3 to 5 axes are pixels with channels last; those of a matrix are images of one pixel, between views.
+    Rows of an x of 3 to 5 axes are pixels with channels last; those of a matrix are images of one pixel, between views,
+    whatever follows them.
     """
     found, rank = _rows(node, view), _rank_of(node, view)
     following = view.only_reader(node.outputs[0])
-    if following is not None and following.op in _CLIPPING and not following.domain:
+    if following is not None and following.op in CLIPPING and not following.domain:
         following = view.only_reader(following.outputs[0])
-    ends = quantity(view.makers.get(node.inputs[0]), view, _REAL), quantity(following, view, "QuantizeLinear")
-    if found is None or rank is None or any(tensor_wide(end) is None for end in ends):
+    before, after = quantity(view.makers.get(node.inputs[0]), view, _REAL), quantity(following, view, "QuantizeLinear")
+    if found is None or rank is None or tensor_wide(before) is None or (rank > 2 and tensor_wide(after) is None):
         return None
     of_w, integers = found
     x, name, version = node.inputs[0], node.outputs[0], view.opsets[""]
@@ -195,11 +237,11 @@ def integer_product(node: Node, view: View) -> Change | None:
         conv = Node(node.name, "NhwcConv", ort.CONTRIB, 1, (x, real), node.outputs, stands_for=node.of_file)
         return Change((node,), (made, conv), constants)
     image, sums = view.fresh(f"image of {name}"), view.fresh(f"image {name}")
-    before, axes = one_axis("Unsqueeze", node, x, image, view)
-    after, _ = one_axis("Squeeze", node, sums, name, view)
+    there, axes = one_axis("Unsqueeze", node, x, image, view)
+    back, _ = one_axis("Squeeze", node, sums, name, view)
     inputs = image, real, *node.inputs[2:]
     conv = Node(node.name, "Conv", "", version, inputs, (sums,), stands_for=node.of_file)
-    return Change((node,), (before, made, conv, after), constants | axes)
+    return Change((node,), (there, made, conv, back), constants | axes)
 
 
 def _rank_of(node: Node, view: View) -> int | None:
@@ -267,13 +309,13 @@ def integer_weights(node: Node, view: View) -> Change | None:
     return Change((node,), constants={known: integers}, renamed={name: known})
 
 
-def real_constant(node: Node, view: View) -> Change | None:
-    """``DequantizeLinear(q)`` of a constant q -> the real numbers, but for operands of products, which are integers."""
+def real_constant(node: Node, view: View, *, kept: Collection[str] = _PRODUCTS) -> Change | None:
+    """``DequantizeLinear(q)`` of a constant q -> the real numbers, but for operands of those that are kept integers."""
     integers, name = view.constant(node, 0), node.outputs[0]
     found = quantity(node, view, _REAL)
     if found is None or integers is None or name in view.results or found.zero.dtype != integers.dtype:
         return None
-    if any(reader.op in _PRODUCTS for reader in view.readers.get(name, ())):
+    if any(reader.op in kept for reader in view.readers.get(name, ())):
         return None
     shape = _shape_along(node, found, integers)
     if shape is None:
@@ -283,5 +325,3 @@ def real_constant(node: Node, view: View) -> Change | None:
     reals = (integers.astype(np.int32) - zero.reshape(shape)).astype(np.float32) * found.scale.reshape(shape)
     return Change((node,), constants={known: reals}, renamed={name: known})
 
-
-_PRODUCTS = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul", "NhwcConv"))

@@ -13,7 +13,7 @@ from polyconv.models.graph import Node
 from polyconv.models.onnx_quantities import are_equal, quantity, tensor_wide
 from polyconv.models.rewriting import Change, View
 
-__all__ = ["MOVES", "again_the_same", "moved_as_bytes", "quantised_before"]
+__all__ = ["MOVES", "again_the_same", "joined_as_bytes", "moved_as_bytes", "quantised_before"]
 
 MOVES = (
     "DepthToSpace", "Flatten", "MaxPool", "Reshape", "Resize", "Slice", "SpaceToDepth", "Split", "Squeeze", "Transpose",
@@ -24,6 +24,18 @@ MOVES = (
 _QUANTISE, _REAL = "QuantizeLinear", "DequantizeLinear"
 _OF_BYTES = {"MaxPool": 12}
 """Opsets since which an operator takes bytes, of those that do not always."""
+
+
+def joined_as_bytes(node: Node, view: View) -> Change | None:
+    """``Concat(Dequantize(p), Dequantize(q))`` with the same quantities -> ``Dequantize(Concat(p, q))``."""
+    reals = [view.makers.get(name) for name in node.inputs]
+    found = [tensor_wide(quantity(real, view, _REAL)) for real in reals]
+    first, real = found[0], reals[0]
+    if first is None or real is None or any(each is None or not are_equal(each, first) for each in found):
+        return None
+    joined = view.fresh(f"integers {node.outputs[0]}")
+    made = _like(node, tuple(each.integers for each in found if each is not None), (joined,))
+    return Change((node,), (made, _like(real, (joined, *real.inputs[1:]), node.outputs)))
 
 
 def moved_as_bytes(node: Node, view: View) -> Change | None:

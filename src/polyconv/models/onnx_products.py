@@ -17,7 +17,10 @@ from polyconv.models.elements import type_of
 from polyconv.models.graph import Array, Node
 from polyconv.models.rewriting import Change, View
 
-__all__ = ["ACTIVATIONS", "ALL_FLOATS", "activated_before", "linear", "one_axis", "product", "there_and_back"]
+__all__ = [
+    "ACTIVATIONS", "ALL_FLOATS", "activated_before", "linear", "one_axis", "product", "there_and_back",
+    "turned",
+]  # fmt: skip
 
 _LEAST_MACS = 1 << 20  # of a product; below it a step of its own costs more than it gains
 
@@ -66,6 +69,21 @@ def linear(node: Node, view: View, *, types: Sequence[str] = _FLOATS) -> Change 
     after, _ = one_axis("Squeeze", node, made, y, view)
     conv = Node(node.name, "Conv", "", view.opsets[""], (image, *names), (made,), stands_for=node.of_file)
     return Change((node,), (before, conv, after), constants | axes)
+
+
+def turned(node: Node, view: View) -> Change | None:
+    """``Gemm(x, w, b)`` of an x whose rows are columns, and constant weights -> ``Gemm(Transpose(x), w, b)``."""
+    maker = view.makers.get(node.inputs[1])
+    is_constant = node.inputs[1] in view.constants or (maker is not None and view.constant(maker, 0) is not None)
+    if not node.attributes.get("transA", 0) or not is_constant:
+        return None
+    name, words = view.fresh(f"{node.inputs[0]} turned for {node.outputs[0]}"), dict(node.attributes)
+    del words["transA"]
+    before = Node(node.name, "Transpose", "", view.opsets[""], node.inputs[:1], (name,), {"perm": [1, 0]},
+                  stands_for=node.of_file)  # fmt: skip
+    made = Node(node.name, "Gemm", "", node.version, (name, *node.inputs[1:]), node.outputs, words,
+                stands_for=node.of_file)  # fmt: skip
+    return Change((node,), (before, made))
 
 
 def _columns(node: Node, view: View, types: Sequence[str]) -> Array | None:

@@ -18,10 +18,25 @@ from polyconv.models.elements import BY_ONNX
 from polyconv.models.fuse import activation_of
 from polyconv.models.graph import Array, Node, along
 from polyconv.models.native import OWN
+from polyconv.models.onnx_bounds import clipped
 from polyconv.models.onnx_channels import biased, channels_first, scaled_lines
-from polyconv.models.onnx_integers import integer_convolution, integer_product, integer_weights, real_constant
-from polyconv.models.onnx_moves import MOVES, again_the_same, moved_as_bytes, quantised_before
-from polyconv.models.onnx_products import ACTIVATIONS, ALL_FLOATS, activated_before, linear, product, there_and_back
+from polyconv.models.onnx_integers import (
+    integer_convolution,
+    integer_product,
+    integer_sums,
+    integer_weights,
+    real_constant,
+)
+from polyconv.models.onnx_moves import MOVES, again_the_same, joined_as_bytes, moved_as_bytes, quantised_before
+from polyconv.models.onnx_products import (
+    ACTIVATIONS,
+    ALL_FLOATS,
+    activated_before,
+    linear,
+    product,
+    there_and_back,
+    turned,
+)
 from polyconv.models.onnx_qlinear import (
     ON_REAL_NUMBERS,
     joined_on_real_numbers,
@@ -33,7 +48,7 @@ from polyconv.models.operators import has_row
 from polyconv.models.rewriting import Change, Rule, View
 from polyconv.models.spelled import spelled_out
 
-__all__ = ["ON_GPU", "RULES"]
+__all__ = ["LAST_RULES", "LATE_RULES", "ON_GPU", "RULES"]
 
 
 def same_value(node: Node, view: View) -> Change | None:
@@ -302,11 +317,14 @@ RULES = (
         domains=("", ort.CONTRIB),
     ),
     _rule(one_slope, "PRelu", is_exact=True),
+    _rule(clipped, "Clip", "Max", "Min", is_exact=True),
     _rule(gelu, "Erf"),
     _rule(integer_weights, "QuantizeLinear", is_exact=True),
     _rule(real_constant, "DequantizeLinear", is_exact=True),
     _rule(again_the_same, "QuantizeLinear", is_exact=True),
     _rule(moved_as_bytes, *MOVES, is_exact=True),
+    _rule(joined_as_bytes, "Concat", is_exact=True),
+    _rule(turned, "Gemm", is_exact=True),
     _rule(integer_product, "Gemm", "MatMul"),
     _rule(integer_convolution, "Conv", "NhwcConv", domains=("", ort.CONTRIB)),
     _rule(quantised_before, "QuantizeLinear", is_exact=True),
@@ -326,6 +344,12 @@ RULES = (
     _rule(activated_before, *ACTIVATIONS, is_exact=True),
 )
 """The rules, in the order in which they are tried."""
+
+LATE_RULES = (_rule(integer_sums, "Conv"),)
+"""Those for what no other rule has a better form for."""
+
+LAST_RULES = (_rule(partial(real_constant, kept=()), "DequantizeLinear", is_exact=True),)
+"""Of weights in bytes that no convolution of integers takes."""
 
 ON_GPU = (
     _rule(partial(product, least=0, types=ALL_FLOATS), "MatMul", is_exact=True),

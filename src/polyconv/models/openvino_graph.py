@@ -16,11 +16,11 @@ import numpy as np
 from polyconv.models.asking import Facts, who_runs
 from polyconv.models.elementwise import ELEMENTWISE
 from polyconv.models.fold import fold
-from polyconv.models.graph import Array, Dims, Graph, Node, Value, consumers, fixed, live
+from polyconv.models.graph import Array, Dims, Graph, Node, Value, fixed, live
 from polyconv.models.native import Translation, broadcast_dims
 from polyconv.models.onnx_host import onnx_views
 from polyconv.models.onnx_products import ALL_FLOATS, linear, product
-from polyconv.models.openvino_integers import Quantity, integer_layers, levels_of
+from polyconv.models.openvino_integers import levels_of, of_bytes
 from polyconv.models.openvino_layer import Layer
 from polyconv.models.operators import Options, is_convolution
 from polyconv.models.rewriting import View
@@ -70,20 +70,13 @@ def as_onnx_graph(graph: Graph, options: Options, host: Host, translation: Trans
     def computed(node: Node) -> dict[str, Array]:
         return fold(graph, [node], node.writes, held, {}, host, threads)
 
-    facts, ops = Facts(options, held, values, translation), {node.op for node in moving}
-    counted: list[Node] = []
-    known: dict[str, Array] = {}
-    # a layer that counts the extents of a convolution reads it beside the one that adds a bias of them: it has to go
-    for in_integers in (*((False,) if {"FakeQuantize", "ShapeOf"} <= ops else ()), options.rewrites == "all"):
-        walk = _Walk(facts, held, makers, consumers(moving), frozenset(read), frozenset(graph.results), computed,
-                     in_integers=in_integers)  # fmt: skip
-        for node in moving:
-            walk.meet(node)
-        known |= walk.made
-        counted += [node for node in moving if known.keys() >= set(node.writes)]
-        moving = [node for node in moving if not known.keys() >= set(node.writes)]
+    walk = _Walk(Facts(options, held, values, translation), held, makers, frozenset(read), frozenset(graph.results),
+                 computed)  # fmt: skip
+    for node in moving:
+        walk.meet(node)
+    counted = [node for node in moving if walk.made.keys() >= set(node.writes)]
     changed = replace(
-        graph, nodes=(*steady, *walk.nodes), constants=constants | known, stated=values, removed=tuple(counted)
+        graph, nodes=(*steady, *walk.nodes), constants=constants | walk.made, stated=values, removed=tuple(counted)
     )
     return changed, folded
 
@@ -100,8 +93,6 @@ class _Walk:
         Those of the facts, among which new ones are put.
     makers : mapping
         Nodes that make values of constants alone.
-    readers : mapping
-        The other nodes, by the values they read.
     read, results : frozenset of str
         Values that somebody reads, and those that the graph returns.
     compute : callable
@@ -112,30 +103,20 @@ class _Walk:
         The new constants.
     shapes : dict
         Extents of which some may be open, and the type in which a ShapeOf makes them, by its value.
-    quantities : dict
-        What stands for values that were rounded to levels.
-    gone : set of Node
-        Nodes to come that are part of another already.
     steady : set of str
         Values that the host will compute of constants, once.
-    in_integers : bool
-        Whether layers between levels may become convolutions of integers.
     """
 
     facts: Facts
     constants: dict[str, Array]
     makers: Mapping[str, Node]
-    readers: Mapping[str, Sequence[Node]]
     read: frozenset[str]
     results: frozenset[str]
     compute: Callable[[Node], dict[str, Array]]
     nodes: list[Node] = field(default_factory=list)
     made: dict[str, Array] = field(default_factory=dict)
     shapes: dict[str, tuple[Array, np.dtype[Any]]] = field(default_factory=dict)
-    quantities: dict[str, Quantity] = field(default_factory=dict)
-    gone: set[Node] = field(default_factory=set)
     steady: set[str] = field(default_factory=set)
-    in_integers: bool = True
 
     def keep(self, constants: Mapping[str, Array]) -> None:
         """Take new constants among the others."""
@@ -144,12 +125,10 @@ class _Walk:
 
     def meet(self, node: Node) -> None:
         """Put the next node in terms of ONNX."""
-        if node in self.gone:
-            return
         numbers = self._numbers(node)
         if numbers is not None:
             self.keep({node.outputs[0]: numbers})
-        elif not (self._in_integers(node) or self._product(node)):
+        elif not (self._in_bytes(node) or self._product(node)):
             found, _ = who_runs(self.facts, [node], {}, self.read)
             is_steady = all(name in self.constants or name in self.steady for name in node.reads)
             is_steady = is_steady and not is_convolution(node.op)
@@ -175,44 +154,19 @@ class _Walk:
         self.keep(constants)
         self.nodes.extend(who_runs(self.facts, nodes, {}, self.read)[0])
 
-    def _in_integers(self, node: Node) -> bool:
-        """Whether a node rounds to levels, or is a convolution between two that do, and was put in terms of ONNX."""
-        if not self.in_integers or not node.inputs or self.read.intersection(node.outputs[1:]):
+    def _in_bytes(self, node: Node) -> bool:
+        """Whether a node rounds to levels, or is a convolution with weights in bytes, and was put in terms of ONNX."""
+        if self.facts.options.rewrites != "all" or not node.inputs or self.read.intersection(node.outputs[1:]):
             return False
-        layer, y = Layer(node, self.facts.known, self.constants), None
-        if node.op == "MaxPool":
-            y = self._pooled(node)
-        elif node.op.lower() == "fakequantize":
+        layer, found = Layer(node, self.facts.known, self.constants), None
+        if node.op.lower() == "fakequantize":
             x = self.facts.known(node.inputs[0])
-            y = levels_of(node, layer, len(x.dims)) if x.type == "tensor(float)" and x.dims is not None else None
-            if y is not None:
-                self._put(y.nodes, y.constants)
-        elif node.op in ("Convolution", "GroupConvolution") and node.inputs[0] in self.quantities:
-            found = integer_layers(layer, self.quantities[node.inputs[0]], self.makers, self._follower)
-            if found is not None:
-                taken, change, y = found
-                self._put(change.nodes, change.constants)
-                self.gone.update(taken)
-        if y is not None:
-            self.quantities[y.node.outputs[0]] = y
-        return y is not None
-
-    def _pooled(self, node: Node) -> Quantity | None:
-        """What a MaxPool makes of integers: they keep the order of what they stand for."""
-        x = self.quantities.get(node.inputs[0])
-        pool = None if x is None else self.facts.translation.into(node, self.facts.known, self.constants)
-        if x is None or not isinstance(pool, Node):
-            return None
-        y = replace(x, node=node, integers=f"integers of {node.outputs[0]}")
-        self._put((replace(pool, inputs=(x.integers,), outputs=(y.integers,)), y.nodes[1]), {})
-        return y
-
-    def _follower(self, node: Node) -> Layer | None:
-        """The only layer that reads a layer's one result."""
-        (name, *others), readers = node.outputs, self.readers.get(node.outputs[0], ())
-        if others or name in self.results or len(readers) != 1:
-            return None
-        return Layer(readers[0], self.facts.known, self.constants)
+            found = levels_of(node, layer, len(x.dims)) if x.type == "tensor(float)" and x.dims is not None else None
+        elif node.op in ("Convolution", "GroupConvolution"):
+            found = of_bytes(layer, self.makers)
+        if found is not None:
+            self._put(*found)
+        return found is not None
 
     def _numbers(self, node: Node) -> Array | None:
         """Numbers that a node makes in every run: extents that are known, what follows from such, or a constant turned.
@@ -252,6 +206,11 @@ class _Walk:
             if node.op.lower() == "divide":  # rounds down, where ONNX leaves out the fraction
                 a, b = given
                 return np.asarray(a // b, a.dtype) if a.dtype == b.dtype and b.all() else None
+            if node.op.lower() == "range":
+                made_by = np.arange(*(a.item() for a in given), dtype=given[0].dtype)
+                return made_by if made_by.size <= _MOST_NUMBERS else None
+            if node.op.lower() == "squeeze":
+                return np.squeeze(given[0], tuple(given[1].tolist()) if len(given) > 1 else None)
             made = self.facts.translation.into(node, self.facts.known, self.constants)
             if isinstance(made, Node) and made.op in onnx_views:
                 return onnx_views[made.op](made, [self.constants[name] for name in made.reads])
