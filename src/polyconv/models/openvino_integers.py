@@ -102,25 +102,16 @@ def _attributes(conv: Layer) -> dict[str, object] | None:
 
 
 def _weights(conv: Layer, makers: Mapping[str, Node]) -> tuple[Array, Array, Array] | None:
-    """Bytes, scales and zero points of ``[Reshape](Multiply([Subtract](Convert(bytes), zeros), scales))``."""
+    """Bytes, scales and zero points of weights that are made of them, or rounded to levels."""
     dims = tuple(extent for extent in conv.known(conv.node.inputs[1]).dims or () if isinstance(extent, int))
     maker = makers.get(conv.node.inputs[1])
     if maker is not None and maker.op == "Reshape":
         maker = makers.get(maker.inputs[0])
-    if not dims or maker is None or maker.op != "Multiply":
+    read = {"Multiply": _multiplied, "FakeQuantize": _rounded}.get("" if maker is None else maker.op)
+    found = None if maker is None or read is None else read(maker, conv, makers)
+    if found is None or not dims or found[0].size != math.prod(dims):
         return None
-    scale, zero = _number(maker.inputs[1], conv, makers), None
-    inner = makers.get(maker.inputs[0])
-    if inner is not None and inner.op == "Subtract":
-        zero, inner = _number(inner.inputs[1], conv, makers), makers.get(inner.inputs[0])
-        if zero is None:
-            return None
-    integers = None if inner is None or inner.op != "Convert" else conv.constants.get(inner.inputs[0])
-    if integers is None or integers.dtype not in (np.int8, np.uint8) or integers.size != math.prod(dims):
-        return None
-    if scale is None:
-        return None
-    zero = np.zeros(scale.shape, np.float32) if zero is None else zero
+    integers, scale, zero = found
     grouped = conv.node.op == "GroupConvolution"
     outputs = dims[0] * (dims[1] if grouped else 1)
     if not all(_is_by_output(a, integers, outputs) for a in (scale, zero)):
@@ -129,6 +120,39 @@ def _weights(conv: Layer, makers: Mapping[str, Node]) -> tuple[Array, Array, Arr
     if (whole != zero.reshape(-1)).any() or whole.size != scale.size:
         return None
     return integers.reshape(outputs, -1, *dims[2 + grouped :]), scale.reshape(-1), whole
+
+
+def _multiplied(maker: Node, conv: Layer, makers: Mapping[str, Node]) -> tuple[Array, Array, Array] | None:
+    """Of ``Multiply([Subtract](Convert(bytes), zeros), scales)``."""
+    scale, inner = _number(maker.inputs[1], conv, makers), makers.get(maker.inputs[0])
+    zero = None if scale is None else np.zeros(scale.shape, np.float32)
+    if inner is not None and inner.op == "Subtract":
+        zero, inner = _number(inner.inputs[1], conv, makers), makers.get(inner.inputs[0])
+    integers = None if inner is None or inner.op != "Convert" else conv.constants.get(inner.inputs[0])
+    if integers is None or integers.dtype not in (np.int8, np.uint8) or scale is None or zero is None:
+        return None
+    return integers, scale, zero
+
+
+def _rounded(maker: Node, conv: Layer, makers: Mapping[str, Node]) -> tuple[Array, Array, Array] | None:
+    """Of ``FakeQuantize(weights)`` to at most 256 levels of the ranges that it has before and behind."""
+    layer = Layer(maker, conv.known, conv.constants)
+    ends, inner = [layer.constant(at) for at in range(1, 5)], makers.get(maker.inputs[0])
+    levels, dims = layer.numbers("levels"), layer.dims
+    real = conv.constants.get(maker.inputs[0] if inner is None or inner.op != "Reshape" else inner.inputs[0])
+    if real is None or dims is None or any(end is None for end in ends) or not levels or not 2 < levels[0] <= _LEVELS:
+        return None
+    low, high, *made = (end.astype(np.float64) for end in ends if end is not None)
+    scale = (high - low) / (levels[0] - 1)
+    if not all(map(np.array_equal, made, (low, high))) or not (np.isfinite(scale) & (scale > _TINY)).all():
+        return None
+    least = np.rint(low / scale)
+    steps = np.rint(np.clip(real.reshape(dims), low, high) / scale)
+    if (abs(least - low / scale) > _NEAR).any() or np.isnan(steps).any() or steps.shape != tuple(dims):
+        return None
+    if (abs(steps + 0.5) < 128).all():
+        return steps.astype(np.int8), scale.astype(np.float32), np.zeros(scale.shape, np.float32)
+    return (steps - least).astype(np.uint8), scale.astype(np.float32), -least
 
 
 def _is_by_output(numbers: Array, integers: Array, outputs: int) -> bool:
