@@ -249,6 +249,26 @@ def test_a_chain_is_one_step_and_reads_each_value_once() -> None:
     np.testing.assert_allclose(y, onnxruntime_run(model, {"x0": x})[0], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(
+    "shape", [(2, 3, 5, 7), (1, 16, 8, 8), (1, 1, 9, 4), (3, 40, 1, 1), (1, 5, 13, 1), (1, 8, 65, 64)], ids=str
+)
+@pytest.mark.parametrize("last", [True, False])
+def test_numbers_of_few_channels(shape: tuple[int, ...], last: bool, level: str | None) -> None:
+    """Rows that are repeated, whole vectors and what is left of them: all have NumPy's bits, in either order."""
+    scale, shift = (random(shape[1], 1, 1, seed=seed) for seed in (1, 2))
+    x = random(*shape)
+    fed = np.ascontiguousarray(x.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2) if last else x
+    nodes = [node("Mul", ["x0", "scale"], ["a"]), node("Add", ["shift", "a"], ["b"]), node("Div", ["b", "two"], ["c"]),
+             node("Div", ["x0", "c"], ["d"]), node("Relu", ["d"], ["y"])]  # fmt: skip
+    constants = {"scale": scale, "shift": shift, "two": np.float32(2)}
+    model = model_of(nodes, [x], constants=constants)
+    made = session(model)
+    with at_level(level):
+        [y] = made.run(None, {"x0": fed})
+    same_bits(y, np.maximum(x / ((x * scale + shift) / np.float32(2)), np.float32(0)))
+
+
 def test_normalisation_scales_and_shifts() -> None:
     x, parts = random(2, 6, 5, 7), [np.abs(random(6, seed=s)) + 0.5 for s in range(4)]
     constants = dict(zip(("s", "b", "m", "v"), parts, strict=True))

@@ -300,6 +300,10 @@ class Planning:
         self._arrays[number] = array
         return number
 
+    def array(self, number: int) -> Array | None:
+        """The values of an array that is the same in every run; None of any other."""
+        return self._arrays.get(number)
+
     def lie(self, number: int) -> Lies:
         """How an array lies."""
         return self._lies[number]
