@@ -1,4 +1,4 @@
-"""What a random graph grows by: nodes that quantise round a convolution, and convolutions of quantised integers.
+"""What a random graph grows by: nodes that quantise, round convolutions and products and by themselves.
 
 The one idea: scales and zero points are those that a calibration would find, so that few integers are at their ends.
 """
@@ -11,7 +11,7 @@ import numpy as np
 
 from polyconv.conformance.graphs import Drawing, Unfit
 
-__all__ = ["of_integers", "quantised"]
+__all__ = ["multiplied_bytes", "of_integers", "quantised", "rounded"]
 
 
 def _is_planar(shape: tuple[int, ...]) -> bool:
@@ -56,7 +56,42 @@ def quantised(d: Drawing) -> str:
                       if per_channel else d.one("DequantizeLinear", integers, *given))  # fmt: skip
     y = d.one("Conv", *inputs, pads=[1, 1, 1, 1], strides=[int(d.pick((1, 2)))] * 2)
     y = d.one("Relu", y) if d.chance(0.5) else y
+    if d.chance(0.3):
+        return y
     q, of_y = _through_bytes(d, y, kind)
+    return d.one("DequantizeLinear", q, *of_y)
+
+
+def rounded(d: Drawing) -> str:
+    """QuantizeLinear and DequantizeLinear of any value, now and then with the quantities of another."""
+    x = d.operand(lambda shape: True)
+    kind = d.pick((np.uint8, np.int8))
+    before = [n for n in d.nodes if n.op_type == "QuantizeLinear" and d.values[n.input[1]].shape == ()]
+    if before and d.chance(0.4):
+        other = before[-1]
+        q, quantities = d.one("QuantizeLinear", x, *other.input[1:]), tuple(other.input[1:])
+    else:
+        q, quantities = _through_bytes(d, x, kind)
+    return d.one("DequantizeLinear", q, *quantities)
+
+
+def multiplied_bytes(d: Drawing) -> str:
+    """MatMul, or Gemm, with weights in bytes, of a value that was quantised; quantised again or not."""
+    x = d.operand(lambda shape: 2 <= len(shape) <= 4)
+    q, of_x = _through_bytes(d, x, np.uint8)
+    real_x, k, m = d.one("DequantizeLinear", q, *of_x), d.shape(x)[-1], int(d.pick((1, 3, 8, 20)))
+    per_channel = d.chance(0.5)
+    scales = d.rng.uniform(0.5, 1.0, m if per_channel else ()).astype(np.float32) / np.float32(127 * k**0.5)
+    of_w = d.constant(scales), d.constant(np.zeros(scales.shape), np.int8)
+    w = d.constant(d.rng.integers(-127, 128, (k, m)), np.int8)
+    real_w = d.one("DequantizeLinear", w, *of_w, axis=1 if per_channel else None)
+    if len(d.shape(x)) == 2 and d.chance(0.5):
+        y = d.one("Gemm", real_x, real_w, d.constant(d.rng.standard_normal(m)))
+    else:
+        y = d.one("MatMul", real_x, real_w)
+    if d.chance(0.4):
+        return y
+    q, of_y = _through_bytes(d, y, np.uint8)
     return d.one("DequantizeLinear", q, *of_y)
 
 
