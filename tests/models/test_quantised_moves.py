@@ -187,3 +187,18 @@ def test_rows_of_any_rank_are_multiplied_as_integers(op: str, scales: int, shape
     assert (np.abs(y - np.clip(want, 0, 255)) <= 0.5 + 1e-4).all()
     assert not any("Dequantize" in names for _, names in steps_of(made))
     assert {engine for engine, _ in steps_of(made)} == {"polyconv"}
+
+
+def test_nodes_made_of_one_may_all_run_elsewhere() -> None:
+    """The readers of all parts are onnxruntime's, which takes no two nodes of one name."""
+    nodes = [
+        node("DequantizeLinear", ["q", "s", "z"], ["x"], "one"),
+        node("Split", ["x", "parts"], ["a", "b"], "two", axis=1),
+        node("Softsign", ["a"], ["y"], "three"), node("Softsign", ["b"], ["w"], "four"),
+    ]  # fmt: skip
+    kept = arrays({"s": OTHER["s"], "z": OTHER["z"], "parts": np.array([3, 5])})
+    made = session(onnx_model(nodes, [info("q", list(SHAPE), TensorProto.UINT8)], ["y", "w"], kept))
+    q = bytes_of(*SHAPE)
+    x = (q.astype(np.float64) - 7) * float(OTHER["s"])
+    for found, part in zip(made.run(None, {"q": q}), (x[:, :3], x[:, 3:]), strict=True):
+        np.testing.assert_allclose(found, part / (1 + np.abs(part)), rtol=1e-6)

@@ -7,6 +7,7 @@ operators, else the reference, and whoever it was is told.  It must not see a co
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
@@ -100,12 +101,27 @@ def _submodel(
             tensor.external_data.add(key=key, value=value)
         tensors.append(tensor)
     body = helper.make_graph(
-        [_message(node) for node in nodes], "segment", [value_info(v) for v in inputs],
+        _messages(nodes), "segment", [value_info(v) for v in inputs],
         [ValueInfoProto(name=name) for name in outputs], tensors,
     )  # fmt: skip
     opsets = {**graph.origin.opsets, "": _least_opset(nodes, graph.origin.opsets[""])}
     imports = [helper.make_opsetid(domain, version) for domain, version in opsets.items()]
     return helper.make_model(body, opset_imports=imports, ir_version=IR_VERSION), large
+
+
+def _messages(nodes: Sequence[Node]) -> list[NodeProto]:
+    """Messages of nodes, none of which has the name of another: rewrites make several in the place of one."""
+    found: dict[str, NodeProto] = {}
+    for node in nodes:
+        message = _message(node)
+        name = message.name or f"node {len(found)}"
+        if name in found:
+            copy = type(message)()
+            copy.CopyFrom(message)
+            message, name = copy, next(n for n in (f"{name} {at}" for at in itertools.count(2)) if n not in found)
+            message.name = name
+        found[name] = message
+    return list(found.values())
 
 
 def _message(node: Node) -> NodeProto:
