@@ -1,9 +1,10 @@
 """Networks to measure and test whole models on, as ONNX files: ``python3 tools/networks.py FOLDER [NAME...]``.
 
 Published architectures with seeded random weights, written by torch.onnx as users' files are; ``NAME_bn`` leaves
-BatchNormalization unfolded, ``NAME_qdq`` and ``NAME_qlinear`` are quantised by onnxruntime.quantization.  ``--batch N``
-makes larger batches, ``--dynamic`` leaves batch and sizes open; ``--ir`` writes what OpenVINO makes of such a file, an
-IR with weights of 16 bits.  Needs torch, onnx, onnxruntime and openvino (polyconv[bench]).
+BatchNormalization unfolded, ``NAME_qdq`` and ``NAME_qlinear`` are quantised by onnxruntime.quantization: a few networks
+by default, all of them by ``--quantised`` or by name.  ``--batch N`` makes larger batches, ``--dynamic`` leaves batch
+and sizes open; ``--ir`` writes what OpenVINO makes of such a file, an IR with weights of 16 bits.  Needs torch, onnx,
+onnxruntime and openvino (polyconv[bench]).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ NORMS = {1: nn.BatchNorm1d, 2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
 
 @dataclass(frozen=True)
 class Network:
-    """How to make a network, the shape of an input of batch 1, and the forms there are beside the plain one."""
+    """How to make a network, the shape of an input of batch 1, and the forms that are written beside the plain one."""
 
     make: Callable[[], nn.Module]
     shape: tuple[int, ...]
@@ -407,22 +408,28 @@ NETWORKS = {
     "wav2vec2": Network(wav2vec2, (1, 16000)),
 }  # fmt: skip
 
+QUANTISED = ("qdq", "qlinear")
+"""Forms that every network has."""
+
 
 def main(arguments: list[str]) -> int:
     """Write the files; print their names."""
-    names = [f"{n}_{form}" if form else n for n, row in NETWORKS.items() for form in ("", *row.forms)]
+    usual = [f"{n}_{form}" if form else n for n, row in NETWORKS.items() for form in ("", *row.forms)]
+    quantised = [f"{n}_{form}" for n in NETWORKS for form in QUANTISED]
+    names = sorted({*usual, *quantised})
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("name", nargs="*", metavar="NAME", help=", ".join(names))
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--dynamic", action="store_true")
     parser.add_argument("--ir", action="store_true", help="IRs of OpenVINO, .xml and .bin")
+    parser.add_argument("--quantised", action="store_true", help="all networks, quantised, where none is named")
     parser.add_argument("--light", action="store_true", help="also the light models of the package onnx")
     given = parser.parse_args(arguments)
     if unknown := set(given.name) - set(names):
         parser.error(f"there is no network {min(unknown)}; choose from {', '.join(names)}")
     given.folder.mkdir(parents=True, exist_ok=True)
-    for name in given.name or names:
+    for name in given.name or (quantised if given.quantised else usual):
         suffix = (f"_b{given.batch}" if given.batch > 1 else "") + ("_any" if given.dynamic else "")
         path = given.folder / f"{name}{suffix}.{'xml' if given.ir else 'onnx'}"
         (write_ir if given.ir else write)(name, path, given.batch, dynamic=given.dynamic)
@@ -440,7 +447,7 @@ def light() -> Iterator[Path]:
 def write(name: str, path: Path, batch: int = 1, *, dynamic: bool = False) -> None:
     """Write a network's file."""
     base, _, form = name.rpartition("_")
-    if base not in NETWORKS or form not in NETWORKS[base].forms:
+    if base not in NETWORKS or form not in (*NETWORKS[base].forms, *QUANTISED):
         base, form = name, ""
     row = NETWORKS[base]
     if form in ("", "bn"):

@@ -160,7 +160,8 @@ elements in integers too, and those that move elements in every type:
 
 $operators
 
-Neighbouring element-wise operators are one pass: each element is read once and written once. Reshapes, slices, splits
+Neighbouring element-wise operators are one pass: each element is read once and written once; a pass from bytes to bytes
+looks them up in a table, which it makes itself, so that bits are the same. Reshapes, slices, splits
 and expansions are views of their input. `Resize` takes the nearest element, or interpolates linearly or by cubics
 along any axes, in all ways to count places that ONNX has; places are computed in float64, as in ONNX's reference,
 where other engines round them to 32 bits: a nearest neighbour may differ where a scale has no exact value. What is
@@ -174,8 +175,9 @@ reductions, `Softmax`, `Concat`, `Split`, `Transpose`, `Reshape`, `Slice`, `Stri
 `SpaceToDepth`, `Interpolate`, `MVN`, `LRN` and others, with weights of 16 bits too. They are put in terms of ONNX
 first, so that the rewrites of networks fit both formats. A `MatMul` with constant weights is a convolution of 1x1
 windows. A `FakeQuantize` to 256 levels of one range, or of one a channel, whose zero point is a whole number, is
-`QuantizeLinear` and `DequantizeLinear`, and a convolution between two of them with weights in bytes is one of integers;
-`rewrites="exact"` leaves both to OpenVINO. Where OpenVINO does otherwise than ONNX, as when the last window of a pool
+`QuantizeLinear` and `DequantizeLinear`, and so are weights that are made of bytes or rounded to levels: what follows
+is that of [any quantised network](explanation/networks.md#quantised-networks). `rewrites="exact"` leaves both to
+OpenVINO. Where OpenVINO does otherwise than ONNX, as when the last window of a pool
 begins in padding (`rounding_type="ceil"`), the layer stays with OpenVINO, and `reason` says why.
 
 ## What of onnxruntime's interface there is
