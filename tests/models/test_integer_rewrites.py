@@ -421,6 +421,17 @@ def test_sums_of_integers_before_real_numbers(kind: str, bias: str, after: str) 
     assert kinds == {"u8*i8>i32" if kind == "u8" else "i8>i32"}
 
 
+@pytest.mark.parametrize("length", [1, 7])
+def test_a_bias_that_is_not_as_long_as_channels_is_an_error(length: int) -> None:
+    """Whoever follows: it must not be broadcast instead."""
+    model, _ = quantised("u8", "real", [], 0)
+    model = replaced(model, "b", np.ones(length, np.float32))
+    del model.graph.node[-1]
+    model.graph.node.append(node("Identity", ["c"], ["y"]))
+    with pytest.raises(Error, match="conv"):
+        session(model).run(None, {"q": np.zeros((2, 4, 9, 8), np.uint8)})
+
+
 @pytest.mark.parametrize("axis", [None, 0])
 def test_constant_weights_that_are_quantised_in_the_graph_are_integers(axis: int | None) -> None:
     """What training with quantisation exports: real weights that are quantised and made real again."""

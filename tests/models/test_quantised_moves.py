@@ -160,7 +160,7 @@ def test_quantised_operators_of_another_domain(op: str) -> None:
         np.testing.assert_array_equal(y, np.concatenate([again(feeds["q0"], given), feeds["q1"]], 1))
 
 
-@pytest.mark.parametrize("op", ["MatMul", "QLinearMatMul"])
+@pytest.mark.parametrize("op", ["MatMul", "QLinearMatMul", "turned"])
 @pytest.mark.parametrize("scales", [1, 9])
 @pytest.mark.parametrize("shape", [(12, 30), (2, 12, 30), (2, 3, 4, 30)], ids=str)
 def test_rows_of_any_rank_are_multiplied_as_integers(op: str, scales: int, shape: tuple[int, ...]) -> None:
@@ -172,11 +172,15 @@ def test_rows_of_any_rank_are_multiplied_as_integers(op: str, scales: int, shape
     }  # fmt: skip
     quantities = ["q", "s", "z", "w", "sw", "zw", "t", "u"]
     nodes: list[onnx.NodeProto] = [node("QLinearMatMul", quantities, ["y"])]
-    if op == "MatMul":
+    if op == "turned":  # as exporters write a linear layer
+        given["w"] = np.ascontiguousarray(w.T)
+    if op != "QLinearMatMul":
         nodes = [
             node("DequantizeLinear", ["q", "s", "z"], ["x"]),
-            node("DequantizeLinear", ["w", "sw", "zw"], ["wf"], axis=1),
-            node("MatMul", ["x", "wf"], ["m"]), node("QuantizeLinear", ["m", "t", "u"], ["y"]),
+            node("DequantizeLinear", ["w", "sw", "zw"], ["wf"], axis=int(op == "MatMul")),
+            *([node("Transpose", ["wf"], ["wt"])] if op == "turned" else []),
+            node("MatMul", ["x", "wt" if op == "turned" else "wf"], ["m"]),
+            node("QuantizeLinear", ["m", "t", "u"], ["y"]),
         ]  # fmt: skip
     made = session(onnx_model(nodes, [info("q", list(shape), TensorProto.UINT8)], ["y"], arrays(given)))
     q = bytes_of(*shape)

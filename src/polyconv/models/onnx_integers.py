@@ -21,10 +21,11 @@ from polyconv.models.onnx_products import one_axis
 from polyconv.models.onnx_quantities import BYTES, Quantity, of_channels, quantity, tensor_wide
 from polyconv.models.rewriting import Change, View
 
-__all__ = ["integer_convolution", "integer_product", "integer_sums", "integer_weights", "real_constant"]
+__all__ = ["integer_convolution", "integer_product", "integer_sums", "integer_weights", "real_constant",
+           "turned_weights"]  # fmt: skip
 
 _REAL = "DequantizeLinear"
-_PRODUCTS = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul", "NhwcConv"))
+_KEPT = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul", "NhwcConv", "Transpose"))
 """Operators whose constant operands in bytes stay so, while there may be a form of integers."""
 
 _MOST_AXES = 5
@@ -122,7 +123,7 @@ def integer_sums(conv: Node, view: View) -> Change | None:
         return None
     x, w = _folded(x, w, np.repeat(x.scale, len(integers) // groups) if x.scale.ndim else None)
     bias = _real_bias(conv, view)
-    if bias is None:
+    if bias is None or bias.size not in (0, len(integers)):
         return None
     scale = (x.scale.astype(np.float64).reshape(-1) * w.scale.astype(np.float64).reshape(-1)).astype(np.float32)
     if not (np.isfinite(scale) & (scale >= np.finfo(np.float32).tiny)).all():
@@ -152,7 +153,7 @@ def _real_bias(conv: Node, view: View) -> Array | None:
         return np.zeros(0, np.float32)
     real, maker = view.constant(conv, 2), view.makers.get(conv.inputs[2])
     if real is not None or maker is None:
-        return real
+        return real if real is None or real.dtype == np.float32 else None
     found, integers = quantity(maker, view, _REAL), view.constant(maker, 0)
     if found is None or integers is None or integers.dtype != np.int32 or found.zero.any():
         return None
@@ -309,7 +310,25 @@ def integer_weights(node: Node, view: View) -> Change | None:
     return Change((node,), constants={known: integers}, renamed={name: known})
 
 
-def real_constant(node: Node, view: View, *, kept: Collection[str] = _PRODUCTS) -> Change | None:
+def turned_weights(node: Node, view: View) -> Change | None:
+    """``Transpose(DequantizeLinear(q))`` of a constant q -> ``DequantizeLinear`` of the integers, turned."""
+    real = view.makers.get(node.inputs[0])
+    found = quantity(real, view, _REAL)
+    integers = None if found is None else view.constants.get(found.integers)
+    if real is None or found is None or integers is None or integers.dtype not in BYTES:
+        return None
+    rank, axis = integers.ndim, real.attributes.get("axis", 1)
+    perm = list(node.attributes.get("perm", range(rank - 1, -1, -1)))
+    if sorted(perm) != list(range(rank)) or (found.scale.size > 1 and not -rank <= axis < rank):
+        return None
+    words = {"axis": perm.index(axis % rank)} if found.scale.size > 1 else {}
+    name = view.fresh(f"integers {node.outputs[0]}")
+    inputs = (name, *real.inputs[1:])
+    made = Node(real.name, _REAL, "", real.version, inputs, node.outputs, words, stands_for=node.of_file)
+    return Change((node,), (made,), {name: np.ascontiguousarray(integers.transpose(perm))})
+
+
+def real_constant(node: Node, view: View, *, kept: Collection[str] = _KEPT) -> Change | None:
     """``DequantizeLinear(q)`` of a constant q -> the real numbers, but for operands of those that are kept integers."""
     integers, name = view.constant(node, 0), node.outputs[0]
     found = quantity(node, view, _REAL)

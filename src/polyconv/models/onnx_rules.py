@@ -26,6 +26,7 @@ from polyconv.models.onnx_integers import (
     integer_sums,
     integer_weights,
     real_constant,
+    turned_weights,
 )
 from polyconv.models.onnx_moves import MOVES, again_the_same, joined_as_bytes, moved_as_bytes, quantised_before
 from polyconv.models.onnx_products import (
@@ -321,6 +322,7 @@ RULES = (
     _rule(gelu, "Erf"),
     _rule(integer_weights, "QuantizeLinear", is_exact=True),
     _rule(real_constant, "DequantizeLinear", is_exact=True),
+    _rule(turned_weights, "Transpose", is_exact=True),
     _rule(again_the_same, "QuantizeLinear", is_exact=True),
     _rule(moved_as_bytes, *MOVES, is_exact=True),
     _rule(joined_as_bytes, "Concat", is_exact=True),
