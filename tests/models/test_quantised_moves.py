@@ -5,6 +5,7 @@ DequantizeLinear and QuantizeLinear are defined in f32 to the last bit, so that 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ import pytest
 from making import info, onnx_model, onnxruntime_run, session
 from onnx import TensorProto, helper
 from test_integer_rewrites import arrays, steps_of
+
+from polyconv.errors import Error
 
 node = helper.make_node
 SHAPE = (2, 8, 4, 6)
@@ -206,3 +209,63 @@ def test_nodes_made_of_one_may_all_run_elsewhere() -> None:
     x = (q.astype(np.float64) - 7) * float(OTHER["s"])
     for found, part in zip(made.run(None, {"q": q}), (x[:, :3], x[:, 3:]), strict=True):
         np.testing.assert_allclose(found, part / (1 + np.abs(part)), rtol=1e-6)
+
+
+def test_a_product_without_quantities_of_its_result_makes_real_numbers() -> None:
+    w = np.random.default_rng(1).integers(-127, 128, (6, 4)).astype(np.int8)
+    given = arrays(OTHER | {"w": w, "sw": np.float32(0.01), "zw": np.int8(0)})
+    nodes = [
+        node("QGemm", ["q", "s", "z", "w", "sw", "zw"], ["p"], domain="com.microsoft"), node("Relu", ["p"], ["y"]),
+    ]  # fmt: skip
+    kept = {name: a for name, a in given.items() if name not in ("t", "u")}
+    made = session(onnx_model(nodes, [info("q", [3, 6], TensorProto.UINT8)], ["y"], kept, domains={"com.microsoft": 1}))
+    q = bytes_of(3, 6)
+    real = (q.astype(np.int64) - 7) @ w.astype(np.int64) * (0.02 * 0.01)
+    np.testing.assert_allclose(made.run(None, {"q": q})[0], np.maximum(real, 0), rtol=1e-5, atol=1e-6)
+
+
+def test_single_numbers_in_bytes_are_real_constants() -> None:
+    nodes = [
+        node("DequantizeLinear", ["two", "s", "z"], ["c"]), node("Mul", ["f", "c"], ["m"]), node("Relu", ["m"], ["y"]),
+    ]  # fmt: skip
+    given = arrays({"two": np.uint8(107), "s": OTHER["s"], "z": OTHER["z"]})
+    f = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)
+    [y] = session(onnx_model(nodes, [info("f", [3, 4])], ["y"], given)).run(None, {"f": f})
+    np.testing.assert_array_equal(y, np.maximum(f * (np.float32(100) * OTHER["s"]), 0))
+
+
+WRONG = {
+    "QLinearConcat": (["t", "u", "q", "s", "z", "q", "t", "u"], {"axis": 1}),
+    "QLinearSoftmax": (["q", "s", "z", "t", "u"], {"axis": 1, "opset": 13}),
+    "QLinearAveragePool": (["q", "s", "z", "t", "u"], {"kernel_shape": [2, 2]}),
+    "QLinearAdd": (["q", "s", "z", "q", "t", "u", "t", "u"], {}),
+    "QGemm": (["q", "s", "z", "w", "s", "zw", "", "t", "u"], {"transB": 0}),
+    "QLinearMatMul": (["q", "s", "z", "w", "s", "zw", "t", "u"], {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("op", WRONG)
+def test_wrong_quantised_operators_are_errors_or_run(op: str) -> None:
+    """Other inputs than belong there, attributes of other types, inputs that are left out: no other exception."""
+    rng = np.random.default_rng(len(op))
+    right, words = WRONG[op]
+    given = arrays(OTHER | {
+        "many": np.full(3, 0.1, np.float32), "zeros": np.zeros(3, np.uint8), "negative": np.float32(-1),
+        "nan": np.float32(np.nan), "none": np.zeros(0, np.float32), "zw": np.int8(0),
+        "w": rng.integers(-127, 128, (6, 4)).astype(np.int8),
+    })  # fmt: skip
+    for _ in range(60):
+        names, shape = list(right), ([2, 3, 4, 6], [3, 6], [0, 6], [6], [])[rng.integers(5)]
+        for _ in range(rng.integers(3)):
+            names[rng.integers(len(names))] = [*given, "q", "f", ""][rng.integers(len(given) + 3)]
+        names = names[: rng.integers(1, len(names) + 1)] if rng.random() < 0.15 else names
+        first = next(iter(words), None)
+        other = {first: (3, -9, [7], 1.5, "x")[rng.integers(5)]} if first and rng.random() < 0.3 else {}
+        domain = "" if op == "QLinearMatMul" else "com.microsoft"
+        nodes = [
+            node("QuantizeLinear", ["f", "s", "z"], ["q"]), node(op, names, ["p"], domain=domain, **(words | other)),
+            node("DequantizeLinear", ["p", "t", "u"], ["r"]), node("Relu", ["r"], ["y"]),
+        ]  # fmt: skip
+        model = onnx_model(nodes, [info("f", shape)], ["y"], given, domains={"com.microsoft": 1})
+        with suppress(Error):
+            session(model).run(None, {"f": rng.standard_normal(shape).astype(np.float32)})

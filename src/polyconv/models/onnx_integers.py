@@ -307,7 +307,7 @@ def integer_weights(node: Node, view: View) -> Change | None:
         return None
     integers = np.clip(quotient.astype(np.float64) + zero, limits.min, limits.max).astype(zero.dtype)
     known = view.fresh(f"integers {name}")
-    return Change((node,), constants={known: integers}, renamed={name: known})
+    return Change((node,), constants={known: np.asarray(integers)}, renamed={name: known})
 
 
 def turned_weights(node: Node, view: View) -> Change | None:
@@ -342,5 +342,5 @@ def real_constant(node: Node, view: View, *, kept: Collection[str] = _KEPT) -> C
     zero = found.zero.astype(np.int32)
     known = view.fresh(f"real {name}")
     reals = (integers.astype(np.int32) - zero.reshape(shape)).astype(np.float32) * found.scale.reshape(shape)
-    return Change((node,), constants={known: reals}, renamed={name: known})
+    return Change((node,), constants={known: np.asarray(reals)}, renamed={name: known})
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from polyconv.errors import ModelError
 from polyconv.models.graph import Array, Node
 from polyconv.models.rewriting import Change, View
 
@@ -49,19 +50,27 @@ def on_real_numbers(node: Node, view: View) -> Change | None:
     quantities = node.inputs[3 * row.operands :]
     if node.attributes.get("channels_last") or len(node.outputs) != 1:
         return None
-    if len(quantities) != 2 or not quantities[1] or any(len(names) < 2 for names in operands):
+    if len(quantities) != 2 or not all(quantities):
         return None
-    if row.op == "Softmax" and min(node.attributes.get("opset", 0), view.opsets[""]) < 13:
+    if any(len(names) < 2 or not all(names[:2]) for names in operands):
+        return None
+    if row.op == "Softmax" and not (node.attributes.get("opset") in range(13, 100) and view.opsets[""] >= 13):
         return None
     attributes = {name: node.attributes[name] for name in row.attributes if name in node.attributes}
     return Change((node,), _between(node, row.op, operands, quantities, view, attributes))
 
 
 def joined_on_real_numbers(node: Node, view: View) -> Change | None:
-    """``com.microsoft.QLinearConcat(sy, zy, a, sa, za, ...)`` -> ``QuantizeLinear(Concat(Dequantize(a), ...))``."""
+    """``com.microsoft.QLinearConcat(sy, zy, a, sa, za, ...)`` -> ``QuantizeLinear(Concat(Dequantize(a), ...))``.
+
+    Raises
+    ------
+    ModelError
+        If an input is left out: onnxruntime would read from where nothing is.
+    """
     operands = [node.inputs[at : at + 3] for at in range(2, len(node.inputs), 3)]
-    if len(node.outputs) != 1 or not operands or len(operands[-1]) != 3 or not all(node.inputs):
-        return None
+    if not operands or len(operands[-1]) != 3 or not all(node.inputs):
+        raise ModelError(f"{node.label} leaves inputs out; it needs scale and zero point of result and of parts")
     return Change((node,), _between(node, "Concat", operands, node.inputs[:2], view, node.attributes))
 
 

@@ -34,6 +34,8 @@ def quantity(node: Node | None, view: View, op: str) -> Quantity | None:
     """A DequantizeLinear or QuantizeLinear with constant quantities of 8-bit integers; None if it is none."""
     if node is None or node.op != op or node.domain or set(node.attributes) - {"axis"}:
         return None
+    if not isinstance(node.attributes.get("axis", 1), int):
+        return None
     scale, zero = view.constant(node, 1), view.constant(node, 2)
     if scale is None or scale.dtype != np.float32 or not ((scale > 0) & np.isfinite(scale)).all():
         return None

@@ -75,6 +75,8 @@ def _is_no_dropout(node: Node, view: View) -> bool:
 
 def same_node(node: Node, view: View) -> Change | None:
     """Two ``Shape``, ``Transpose``, ... nodes of one value -> the first of them."""
+    if not node.inputs or not node.inputs[0]:
+        return None
     first = next(other for other in view.readers[node.inputs[0]] if _key(other) == _key(node))
     return None if first is node else Change((node,), renamed={node.outputs[0]: first.outputs[0]})
 

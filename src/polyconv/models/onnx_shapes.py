@@ -133,7 +133,8 @@ def _known_to_onnx(node: Node) -> NodeProto:
     from onnx import helper
 
     found = _STANDS_FOR.get(node.op) if node.domain == ort.CONTRIB else None
-    if found is None or node.attributes.get("channels_last"):
+    is_real = node.op == "QGemm" and not (len(node.inputs) == 9 and all(node.inputs[7:]))  # which it then returns
+    if found is None or node.attributes.get("channels_last") or is_real:
         message: NodeProto = node.origin.message
         return message
     op, which = found

@@ -82,7 +82,7 @@ _Dims = tuple[int | None, ...] | None
 def _softmax(operation: Operation, rank: int, others: Sequence[_Dims]) -> _Way | str:
     """Over an axis; before opset 13 over all axes from there on."""
     axis = operation.attributes.get("axis", -1 if operation.version >= 13 else 1)
-    if others or not -rank <= axis < rank:
+    if others or not isinstance(axis, int) or not -rank <= axis < rank:
         return "its axis lies outside the input"
     first = axis % rank
     return _Way("Softmax", (first,) if operation.version >= 13 else tuple(range(first, rank)))
@@ -92,7 +92,8 @@ def _layers(operation: Operation, rank: int, others: Sequence[_Dims]) -> _Way | 
     """LayerNormalization: all from an axis on is a line, to a ``last_axis`` that rewrites know, who need no scales."""
     axis, last = operation.attributes.get("axis", -1), operation.attributes.get("last_axis", rank - 1)
     least = 0 if "last_axis" in operation.attributes and not operation.on_gpu else 1  # a GPU's kernel has scales
-    if not -rank <= axis < rank or not least <= len(others) <= 2 or operation.attributes.get("stash_type", 1) != 1:
+    is_axis = isinstance(axis, int) and -rank <= axis < rank
+    if not is_axis or not least <= len(others) <= 2 or operation.attributes.get("stash_type", 1) != 1:
         return "its axis lies outside the input, or it computes in another type"
     axes = tuple(range(axis % rank, last + 1))
     known = operation.inputs[0]
