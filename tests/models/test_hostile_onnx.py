@@ -328,3 +328,10 @@ def test_flipped_bits() -> None:
         else:
             assert all(isinstance(result, np.ndarray) for result in results)
     assert 0 < errors < 400
+
+
+@pytest.mark.parametrize("op", ["Max", "Min", "Sum", "Mean", "Concat"])
+def test_inputs_that_may_not_be_left_out(op: str) -> None:
+    """What onnxruntime would read lies where nothing is."""
+    attributes = {"axis": 1} if op == "Concat" else {}
+    refused(onnx_model([node(op, ["x", ""], ["y"], "it", **attributes)], [info("x", [1, 3, 9])], ["y"]), "it.*leaves")

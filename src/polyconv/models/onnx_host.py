@@ -109,6 +109,10 @@ def _submodel(
     return helper.make_model(body, opset_imports=imports, ir_version=IR_VERSION), large
 
 
+_ALL_NEEDED = frozenset(("Concat", "Max", "Mean", "Min", "Sum"))
+"""Operators of any number of inputs, of which none may be left out: onnxruntime reads from where nothing is."""
+
+
 def _messages(nodes: Sequence[Node]) -> list[NodeProto]:
     """Messages of nodes, none of which has the name of another: rewrites make several in the place of one."""
     found: dict[str, NodeProto] = {}
@@ -128,6 +132,8 @@ def _message(node: Node) -> NodeProto:
     """The file's own message of a node, with the names that rewrites gave its inputs; or one that they made."""
     from onnx import NodeProto, helper
 
+    if node.op in _ALL_NEEDED and not node.domain and not all(node.inputs):
+        raise ModelError(f"{node.label} leaves an input out; it needs all that it names")
     if node.origin is None:
         return helper.make_node(
             node.op, node.inputs, node.outputs, node.name, domain=node.domain, **node.attributes
