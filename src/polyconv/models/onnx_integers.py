@@ -10,7 +10,6 @@ import math
 from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -70,11 +69,10 @@ def integer_convolution(conv: Node, view: View) -> Change | None:
     taken.append(following)
     limits = np.iinfo(y.zero.dtype)
     ends = [{limits.min}, {limits.max}] if bounds is None else [_quantised(bound, y) for bound in bounds]
-    outputs, groups = len(integers), conv.attributes.get("group", 1)
-    is_alone = integers.shape[1] == 1 and x.scale.size == groups and outputs % groups == 0
-    if (x.scale.ndim and not is_alone) or (y.scale.ndim and y.scale.size != outputs):
+    both = _with_one_scale(x, w, conv, integers)
+    if both is None or (y.scale.ndim and y.scale.size != len(integers)):
         return None
-    x, w = _folded(x, w, np.repeat(x.scale, outputs // groups) if x.scale.ndim else None)
+    x, w = both
     bias = _bias(conv, view, x, w, integers)
     y, w = _folded(y, w, 1 / y.scale if y.scale.ndim else None)
     if bias is None or any(len(end) > 1 for end in ends) or not _is_moderate(x, w, y):
@@ -115,15 +113,14 @@ def integer_sums(conv: Node, view: View) -> Change | None:
     w = _weights(conv, view) if len(conv.outputs) == 1 else None
     if w is None:
         return None
-    integers, groups = view.constants[w.integers], conv.attributes.get("group", 1)
+    integers = view.constants[w.integers]
     x = of_channels(quantity(view.makers.get(conv.inputs[0]), view, _REAL), integers.ndim)
-    if x is None or integers[0].size * 255**2 >= 2**31 or len(integers) % groups:
+    both = None if x is None else _with_one_scale(x, w, conv, integers)
+    if both is None or integers[0].size * 255**2 >= 2**31:
         return None
-    if x.scale.ndim and (integers.shape[1] > 1 or x.scale.size != groups):
-        return None
-    x, w = _folded(x, w, np.repeat(x.scale, len(integers) // groups) if x.scale.ndim else None)
-    bias = _real_bias(conv, view)
-    if bias is None or bias.size not in (0, len(integers)):
+    x, w = both
+    bias = _real_bias(conv, view, len(integers))
+    if bias is None:
         return None
     scale = (x.scale.astype(np.float64).reshape(-1) * w.scale.astype(np.float64).reshape(-1)).astype(np.float32)
     if not (np.isfinite(scale) & (scale >= np.finfo(np.float32).tiny)).all():
@@ -147,17 +144,41 @@ def integer_sums(conv: Node, view: View) -> Change | None:
     return Change((conv,), tuple(nodes), constants)
 
 
-def _real_bias(conv: Node, view: View) -> Array | None:
+def _real_bias(conv: Node, view: View, outputs: int) -> Array | None:
     """The bias in real numbers; empty without one, None where it comes with a run."""
+    held = _held_bias(conv, view, outputs)
+    if held is None:
+        return None
+    numbers, scale = held
+    if scale is None:
+        return numbers if numbers.dtype == np.float32 else None
+    return numbers.astype(np.float32) * scale
+
+
+def _held_bias(conv: Node, view: View, outputs: int) -> tuple[Array, Array | None] | None:
+    """A constant bias: real numbers and no scale, or integers and theirs; empty without one.
+
+    None where it comes with a run, or is not as long as there are outputs: whoever computes it says so.
+    """
     if len(conv.inputs) < 3 or not conv.inputs[2]:
-        return np.zeros(0, np.float32)
-    real, maker = view.constant(conv, 2), view.makers.get(conv.inputs[2])
-    if real is not None or maker is None:
-        return real if real is None or real.dtype == np.float32 else None
-    found, integers = quantity(maker, view, _REAL), view.constant(maker, 0)
+        return np.zeros(0, np.float32), None
+    real, found = view.constant(conv, 2), quantity(view.makers.get(conv.inputs[2]), view, _REAL)
+    integers = None if found is None else view.constants.get(found.integers)
+    if real is not None:
+        return (real, None) if real.shape == (outputs,) else None
     if found is None or integers is None or integers.dtype != np.int32 or found.zero.any():
         return None
-    return integers.astype(np.float32) * found.scale
+    return (integers, found.scale) if integers.shape == (outputs,) else None
+
+
+def _with_one_scale(x: Quantity, w: Quantity, conv: Node, integers: Array) -> tuple[Quantity, Quantity] | None:
+    """An input with one scale, and weights: scales of channels that are convolved alone go into theirs."""
+    outputs, groups = len(integers), conv.attributes.get("group", 1)
+    if not x.scale.ndim:
+        return x, w
+    if integers.shape[1] != 1 or x.scale.size != groups or outputs % groups:
+        return None
+    return _folded(x, w, np.repeat(x.scale, outputs // groups))
 
 
 def _folded(quantity: Quantity, w: Quantity, factor: Array | None) -> tuple[Quantity, Quantity]:
@@ -192,19 +213,17 @@ def _weights(conv: Node, view: View) -> Quantity | None:
 
 def _bias(conv: Node, view: View, x: Quantity, w: Quantity, integers: Array) -> Array | None:
     """The bias in units of the sums; empty without one, None where it cannot be spelled so."""
-    if len(conv.inputs) < 3 or not conv.inputs[2]:
+    held = _held_bias(conv, view, len(integers))
+    if held is None:
+        return None
+    numbers, scale = held
+    if not numbers.size:
         return np.zeros(0, np.int32)
     unit = np.broadcast_to(x.scale.astype(np.float64).reshape(-1) * w.scale.astype(np.float64), integers.shape[:1])
-    real = view.constant(conv, 2)
-    found = quantity(view.makers.get(conv.inputs[2]), view, "DequantizeLinear")
-    if real is None and found is not None:
-        held: Any = view.constants.get(found.integers)
-        if held is None or held.dtype != np.int32 or found.zero.any():
-            return None
-        relative = found.scale.astype(np.float64) / unit
-        is_unit = bool((np.abs(relative - 1.0) < _NEAR).all())
-        return np.asarray(held) if is_unit else _whole(held * relative)
-    return None if real is None else _whole(real.astype(np.float64) / unit)
+    if scale is None:
+        return _whole(numbers.astype(np.float64) / unit)
+    relative = scale.astype(np.float64) / unit
+    return numbers if bool((np.abs(relative - 1.0) < _NEAR).all()) else _whole(numbers * relative)
 
 
 def _whole(steps: Array) -> Array | None:

@@ -9,7 +9,7 @@ made of that ONNX's rules know.  It runs nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -35,13 +35,10 @@ def levels_of(node: Node, layer: Layer, rank: int) -> tuple[tuple[Node, Node], d
     numbers = [None if end is None else along(end, rank, 1) for end in ends]
     if any(each is None for each in numbers) or len({each.size for each in numbers if each is not None}) > 1:
         return None
-    low, high, *made = (each.astype(np.float64) for each in numbers if each is not None)
-    scale = (high - low) / (_LEVELS - 1)
-    if not all(map(np.array_equal, made, (low, high))) or not (np.isfinite(scale) & (scale > _TINY)).all():
+    found = _scale_of([each for each in numbers if each is not None], _LEVELS)
+    if found is None or not ((found[1] <= 0) & (found[1] > -_LEVELS)).all():
         return None
-    zero = np.rint(-low / scale)
-    if (abs(zero + low / scale) > _NEAR).any() or not ((zero >= 0) & (zero < _LEVELS)).all():
-        return None
+    scale, zero = found[0], -found[1]
     name, shape = node.outputs[0], () if scale.size == 1 else scale.shape
     constants: dict[str, Array] = {
         f"scale of {name}": scale.reshape(shape).astype(np.float32),
@@ -53,6 +50,19 @@ def levels_of(node: Node, layer: Layer, rank: int) -> tuple[tuple[Node, Node], d
         for op, read, made in (("QuantizeLinear", node.inputs[0], integers), ("DequantizeLinear", integers, name))
     )
     return (first, second), constants
+
+
+def _scale_of(ends: Sequence[Array], levels: int) -> tuple[Array, Array] | None:
+    """What a level is, and the number of the least one, of the same ranges before and behind; None of others.
+
+    ``ends`` are the lower and the upper one before, and those behind.
+    """
+    low, high, *made = (end.astype(np.float64) for end in ends)
+    scale = (high - low) / (levels - 1)
+    if not all(map(np.array_equal, made, (low, high))) or not (np.isfinite(scale) & (scale > _TINY)).all():
+        return None
+    least = np.rint(low / scale)
+    return None if (abs(least - low / scale) > _NEAR).any() else (scale, least)
 
 
 def of_bytes(conv: Layer, makers: Mapping[str, Node]) -> tuple[tuple[Node, Node], dict[str, Array]] | None:
@@ -142,13 +152,13 @@ def _rounded(maker: Node, conv: Layer, makers: Mapping[str, Node]) -> tuple[Arra
     real = conv.constants.get(maker.inputs[0] if inner is None or inner.op != "Reshape" else inner.inputs[0])
     if real is None or dims is None or any(end is None for end in ends) or not levels or not 2 < levels[0] <= _LEVELS:
         return None
-    low, high, *made = (end.astype(np.float64) for end in ends if end is not None)
-    scale = (high - low) / (levels[0] - 1)
-    if not all(map(np.array_equal, made, (low, high))) or not (np.isfinite(scale) & (scale > _TINY)).all():
+    found = _scale_of([end for end in ends if end is not None], levels[0])
+    if found is None:
         return None
-    least = np.rint(low / scale)
+    scale, least = found
+    low, high = (end.astype(np.float64) for end in ends[:2] if end is not None)
     steps = np.rint(np.clip(real.reshape(dims), low, high) / scale)
-    if (abs(least - low / scale) > _NEAR).any() or np.isnan(steps).any() or steps.shape != tuple(dims):
+    if np.isnan(steps).any() or steps.shape != tuple(dims):
         return None
     if (abs(steps + 0.5) < 128).all():
         return steps.astype(np.int8), scale.astype(np.float32), np.zeros(scale.shape, np.float32)

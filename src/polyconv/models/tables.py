@@ -31,13 +31,11 @@ def with_tables(steps: Sequence[tuple[Node, ...]], results: Collection[str], rea
     is_byte : callable
         Whether a value's elements are of 8 bits.
     """
-    nodes = [step[0] for step in steps if len(step) == 1 and reads(step[0]) is not None]
-    roots = _roots(nodes, reads, is_byte)
+    reading = {step[0]: found for step in steps if len(step) == 1 and (found := reads(step[0])) is not None}
     readers = consumers(node for step in steps for node in step)
     tables: dict[Node, tuple[Node, ...]] = {}
-    for root in dict.fromkeys(roots.values()):
-        of_root = [node for node in nodes if roots.get(node.outputs[0]) == root and node.outputs[0] != root]
-        table = _closed(root, of_root, reads, readers, results, is_byte)
+    for root, of_root in _by_root(reading, is_byte).items():
+        table = _closed(root, of_root, reading, readers, results, is_byte)
         if len(table) > 1:
             tables |= dict.fromkeys(table, tuple(table))
     return [
@@ -46,21 +44,24 @@ def with_tables(steps: Sequence[tuple[Node, ...]], results: Collection[str], rea
     ]  # fmt: skip
 
 
-def _roots(nodes: Sequence[Node], reads: Reads, is_byte: Callable[[str], bool]) -> Mapping[str, str]:
-    """The values that are made of one value of bytes alone, and which that is."""
+def _by_root(reading: Mapping[Node, Sequence[str]], is_byte: Callable[[str], bool]) -> Mapping[str, Sequence[Node]]:
+    """The nodes whose values are made of one value of bytes alone, by that value."""
     roots: dict[str, str] = {}
-    for node in nodes:
+    found: dict[str, list[Node]] = {}
+    for node, names in reading.items():
         (made,) = node.outputs
-        found = {roots.get(name) or (name if is_byte(name) else "") for name in reads(node) or ()}
-        if len(found) == 1 and "" not in found:
-            roots[made] = found.pop()
+        of_node = {roots.get(name) or (name if is_byte(name) else "") for name in names}
+        if len(of_node) == 1 and "" not in of_node:
+            roots[made] = of_node.pop()
+            found.setdefault(roots[made], []).append(node)
         elif is_byte(made):
             roots[made] = made
-    return roots
+    return found
 
 
-def _closed(root: str, nodes: Sequence[Node], reads: Reads, readers: Mapping[str, Sequence[Node]],
-            results: Collection[str], is_byte: Callable[[str], bool]) -> list[Node]:  # fmt: skip
+def _closed(root: str, nodes: Sequence[Node], reading: Mapping[Node, Sequence[str]],
+            readers: Mapping[str, Sequence[Node]], results: Collection[str], is_byte: Callable[[str], bool]
+            ) -> list[Node]:  # fmt: skip
     """Those of the nodes of a root that make bytes of it, and of which nobody else reads anything but bytes."""
     left = list(nodes)
     while True:
@@ -69,7 +70,7 @@ def _closed(root: str, nodes: Sequence[Node], reads: Reads, readers: Mapping[str
         def stays(node: Node, inside: set[Node] = inside, made: set[str] = made) -> bool:
             name = node.outputs[0]
             is_inner = name not in results and inside.issuperset(readers.get(name, ()))
-            return made.issuperset(reads(node) or ()) and (is_byte(name) or is_inner)
+            return made.issuperset(reading[node]) and (is_byte(name) or is_inner)
 
         found = [node for node in left if stays(node)]
         if len(found) == len(left):

@@ -24,7 +24,7 @@ from polyconv.operators.lying import Lies, lies
 from polyconv.operators.strided import pass_over
 from polyconv.target import Target
 
-__all__ = ["Fused", "Member", "is_bytewise", "operand_count", "planner_of"]
+__all__ = ["Fused", "Member", "operand_count", "planner_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def planner_of(fused: Fused) -> Planner:
     It raises ``ArgumentError`` if shapes cannot be broadcast to each other.
     """
     in_passes: Planner = lambda given, c: _planned(fused, given, c)  # noqa: E731 - a name for its type
-    if not is_bytewise(fused):
+    if not _is_bytewise(fused):
         return in_passes
     rank = max((array.ndim for array in _held(fused)), default=0)
 
@@ -89,7 +89,7 @@ def planner_of(fused: Fused) -> Planner:
     return planned
 
 
-def is_bytewise(fused: Fused) -> bool:
+def _is_bytewise(fused: Fused) -> bool:
     """Whether a pass makes bytes of every byte of its one input, by way of other numbers."""
     if fused.inputs != 1 or any(array.size != 1 for array in _held(fused)):
         return False
