@@ -229,14 +229,6 @@ def test_control_flow_without_convolutions_runs_on_the_host() -> None:
         close(model, {"x": np.rint(4 * random(1, 3, 9)), "flag": np.array(flag)})
 
 
-def test_convolutions_inside_control_flow_are_refused() -> None:
-    branch = helper.make_graph([node("Conv", ["x", "w"], ["o"], "inner")], "b", [], [info("o")])
-    nodes = [node("If", ["flag"], ["y"], "choice", then_branch=branch, else_branch=branch)]
-    inputs = [info("x", [1, 3, 9]), info("flag", [], TensorProto.BOOL)]
-    with pytest.raises(Unsupported, match=r"choice.*inner"):
-        session(onnx_model(nodes, inputs, ["y"], {"w": random(4, 3, 3)}))
-
-
 @pytest.mark.parametrize(
     ("op", "domain"), [("Conv", "com.microsoft.nchwc"), ("ConvTransposeWithDynamicPads", "com.microsoft")]
 )

@@ -534,6 +534,7 @@ def test_casts_and_chosen_elements() -> None:
 def test_quotients_of_integers() -> None:
     a, b = np.array([7, -7, 7, -7, 0, 6]), np.array([2, 2, -2, -2, 3, -3])
     same_bits(one("Div", a, b), np.array([3, -3, -3, 3, 0, -2]))
+    same_bits(one("Div", a.reshape(6)[1:2].reshape(()), np.array(2)), np.array(-3))
     with pytest.raises(Error, match=r"Div.*divided by 0"):
         one("Div", a, b * 0)
 

@@ -500,6 +500,7 @@ def test_what_is_cut_off_is_not_computed(
         ([-3], [2], {"pads": [2, 2]}), ([-2], [1], {"pads": [2, 2]}), ([-2], [2], {"pads": [2, 2], "starts": 1}),
         ([-2], [2], {"pads": [2, 2], "strides": [2]}), ([-2], [2], {"auto_pad": "SAME_UPPER"}),
         ([-2], [2], {"pads": [0, 2], "shape": (2, 3, "n")}),
+        ([2, 2**63 - 1, 2**63 - 1], [1, 0, 2], {"pads": [2, 2]}), ([2**63 - 1, 2], [0, 1], {"pads": [2, 2]}),
     ],
 )  # fmt: skip
 def test_other_slices_stay(ends: list[int], axes: list[int], more: dict[str, Any]) -> None:

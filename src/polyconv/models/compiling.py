@@ -94,24 +94,24 @@ def compile_graph(
     ModelError
         If a node is wrong; it is named.
     Unsupported
-        If a convolution is none of polyconv's, or stands inside control flow.
+        If a convolution is none of polyconv's, or stands in a branch or loop that cannot be run.
     """
     nodes = live(graph.nodes, graph.results)
     for node in nodes:
-        if node.hidden:
+        if node.hidden and options.device is not None:
             raise Unsupported(
-                f"{node.label} contains the convolution {shorten(node.hidden[0])}; polyconv computes every "
-                f"convolution itself and does not run control flow: write the loop or branch out"
+                f"{node.label} contains the convolution {shorten(node.hidden[0])}; branches and loops with "
+                f"convolutions run on the CPU only"
             )
         if is_convolution(node.op):
             row_of(node)
     constants = {name: a for name, a in graph.constants.items() if name not in overridden}
-    same = fixed(nodes, constants, lambda node: is_convolution(node.op))
+    same = fixed(nodes, constants, _is_ours)
     steady = [node for node in nodes if node.writes and same.issuperset(node.writes)]
     moving = [node for node in nodes if not (node.writes and same.issuperset(node.writes))]
     readers = (
         node for node in moving
-        if is_convolution(node.op) or node.op in TAKES_CONSTANTS or translation.knows(node)
+        if _is_ours(node) or node.op in TAKES_CONSTANTS or translation.knows(node)
     )  # fmt: skip
     wanted = sorted(same.intersection({name for node in readers for name in node.reads}.union(graph.results)))
     folded = fold(graph, steady, wanted, {**constants, **(made or {})}, views, host, _threads(options))
@@ -142,6 +142,11 @@ def compile_graph(
                    replays=replays, plans=KeptPlans(graph.digest))  # fmt: skip
 
 
+def _is_ours(node: Node) -> bool:
+    """Whether a node is a convolution, or holds one."""
+    return is_convolution(node.op) or bool(node.hidden)
+
+
 def _of_file(nodes: Iterable[Node]) -> tuple[Node, ...]:
     """The nodes of the file that some nodes are."""
     return tuple(dict.fromkeys(node for each in nodes for node in each.of_file))
@@ -166,7 +171,7 @@ def _make_all(
     if not facts.options.is_mixed:
         refuse({node: found for node, found in asked.items() if isinstance(found, str) and facts.is_there(node)})
     steps = cut(
-        nodes, lambda node: is_convolution(node.op) or node in own or node in fragments,
+        nodes, lambda node: _is_ours(node) or node in own or node in fragments,
         lambda node: node.op in WIDENING,
     )  # fmt: skip
     steps = with_tables(steps, set(results), partial(_numbers_aside, making, fragments), partial(_is_byte, making))
@@ -272,7 +277,7 @@ def _is_proven(making: _Making, node: Node, epilogue: Epilogue) -> bool:
 
 
 def _make_group(making: _Making, group: Sequence[Node], outputs: Sequence[str]) -> None:
-    nodes = _with_constant_part(making, group)
+    nodes = group if group[0].hidden else _with_constant_part(making, group)
     made = {name for node in nodes for name in node.writes}
     outside = tuple(dict.fromkeys(name for node in nodes for name in node.reads if name not in made))
     constants = {name: making.facts.constants[name] for name in outside if name in making.facts.constants}

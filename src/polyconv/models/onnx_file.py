@@ -27,7 +27,7 @@ from polyconv.models.operators import is_convolution
 if TYPE_CHECKING:
     from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TypeProto
 
-__all__ = ["IR_VERSION", "OnnxOrigin", "parsed"]
+__all__ = ["IR_VERSION", "OnnxOrigin", "body", "parsed"]
 
 _FLOAT, _INT, _STRING, _TENSOR = 1, 2, 3, 4  # AttributeProto.AttributeType
 _FLOATS, _INTS, _STRINGS = 6, 7, 8
@@ -84,6 +84,82 @@ def parsed(data: bytes | FileBytes, lighter: bytes, taken_out: Mapping[str, Arra
     graph = model.graph
     if not graph.node and not graph.output:
         raise ModelError("the file holds no graph; is it an ONNX model?")
+    constants, nodes = _contents(graph, opsets, files, taken_out)
+    for tensor in graph.initializer:
+        tensor.ClearField("raw_data")  # the arrays have their own copies
+    inputs, outputs = _ends(graph)
+    defaults = {value.name for value in inputs}.intersection(tensor.name for tensor in graph.initializer)
+    return replace(_graph(nodes, inputs, outputs, constants, opsets), defaults=frozenset(defaults), about=about)
+
+
+def body(node: Node, attribute: str, outside: Mapping[str, Value], constants: Mapping[str, Array],
+         opsets: Mapping[str, int]) -> Graph:  # fmt: skip
+    """A subgraph of a node, whose inputs are its own and then those values that it reads from outside.
+
+    Parameters
+    ----------
+    node : Node
+        The node, with the file's own message.
+    attribute : str
+        Which subgraph.
+    outside : mapping
+        What is known of the values that the node's subgraphs read.
+    constants : mapping
+        Those of them that are the same in every run.
+    opsets : mapping
+        Version of every domain.
+
+    Raises
+    ------
+    ModelError
+        If it is missing or contradicts itself; its node is named.
+    """
+    graph = next((a.g for a in node.origin.message.attribute if a.name == attribute and a.HasField("g")), None)
+    if graph is None:
+        raise ModelError(f"{node.label} has no subgraph {attribute!r}")
+    try:
+        own, nodes = _contents(graph, opsets, None, {})
+        formal, results = _ends(graph)
+        inner = {*own, *(value.name for value in formal), *(name for each in nodes for name in each.writes)}
+        known = {name: array for name, array in constants.items() if name not in inner}
+        around = (value for name, value in outside.items() if name not in inner and name not in known)
+        return _graph(nodes, (*formal, *around), results, {**known, **own}, opsets)
+    except ModelError as error:
+        raise ModelError(f"{node.label}, {attribute}: {error}") from error
+
+
+def _ends(graph: GraphProto) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
+    """Inputs and outputs as a graph declares them."""
+    inputs = tuple(_value(v.name, v.type, "graph input") for v in graph.input)
+    outputs = tuple(_value(v.name, v.type, "graph output") for v in graph.output)
+    for role, values in (("input", inputs), ("output", outputs)):
+        names = [value.name for value in values]
+        if len(set(names)) < len(names):
+            raise ModelError(f"the graph {role}s {shorten(names)} repeat a name")
+    return inputs, outputs
+
+
+def _graph(nodes: list[Node], inputs: tuple[Value, ...], outputs: tuple[Value, ...], constants: Mapping[str, Array],
+           opsets: Mapping[str, int]) -> Graph:  # fmt: skip
+    """Nodes in order and checked, with what can be proven of the values between them."""
+    results = tuple(value.name for value in outputs)
+    ordered = order(nodes, {value.name for value in inputs} | set(constants), results)
+    _check_nodes(ordered, opsets)
+    return Graph(
+        format="onnx",
+        inputs=inputs,
+        outputs=outputs,
+        results=results,
+        nodes=ordered,
+        constants=constants,
+        stated=stated(ordered, inputs, constants, opsets),
+        origin=OnnxOrigin(opsets),
+    )
+
+
+def _contents(graph: GraphProto, opsets: Mapping[str, int], files: Beside | None, taken_out: Mapping[str, Array]
+              ) -> tuple[dict[str, Array], list[Node]]:  # fmt: skip
+    """Constants and nodes as they stand in a graph."""
     if graph.sparse_initializer:
         raise Unsupported("the model has sparse initialisers; store them dense")
     constants = _initialisers(graph, files, taken_out)
@@ -96,28 +172,7 @@ def parsed(data: bytes | FileBytes, lighter: bytes, taken_out: Mapping[str, Arra
             constants[node.outputs[0]] = _constant(message, node, files)
         else:
             nodes.append(node)
-    inputs = tuple(_value(v.name, v.type, "graph input") for v in graph.input)
-    outputs = tuple(_value(v.name, v.type, "graph output") for v in graph.output)
-    for role, values in (("input", inputs), ("output", outputs)):
-        names = [value.name for value in values]
-        if len(set(names)) < len(names):
-            raise ModelError(f"the graph {role}s {shorten(names)} repeat a name")
-    given = {value.name for value in inputs}
-    results = tuple(value.name for value in outputs)
-    ordered = order(nodes, given | set(constants), results)
-    _check_nodes(ordered, opsets)
-    return Graph(
-        format="onnx",
-        inputs=inputs,
-        outputs=outputs,
-        results=results,
-        nodes=ordered,
-        constants=constants,
-        defaults=frozenset(given & {tensor.name for tensor in graph.initializer}),
-        stated=stated(ordered, inputs, constants, opsets),
-        origin=OnnxOrigin(opsets),
-        about=about,
-    )
+    return constants, nodes
 
 
 def _about(model: ModelProto) -> ModelMetadata:
@@ -176,7 +231,6 @@ def _initialisers(graph: GraphProto, files: Beside | None, taken_out: Mapping[st
             )
         who = f"the initialiser {shorten(tensor.name)!r}"
         constants[tensor.name] = tensor_array(tensor, who, files, taken_out.get(tensor.name))
-        tensor.ClearField("raw_data")  # the array has its own copy
     return constants
 
 

@@ -144,12 +144,14 @@ def cut_off(node: Node, view: View) -> Change | None:
     if not is_whole or conv.attributes.get("auto_pad", "NOTSET") != "NOTSET":
         return None
     for axis, left in ends.items():
+        if not left:
+            continue
         a = axis - 2
-        if left and (a < 0 or pads[rank + a] < strides[a] * left):
+        if a < 0 or pads[rank + a] < strides[a] * left:
             return None
         reach = (weights.shape[axis] - 1) * dilations[a] + 1
         shortest = (pads[a] + pads[rank + a] - reach) // strides[a] + 1
-        if left and not isinstance(dims[axis], int) and shortest < left:
+        if not isinstance(dims[axis], int) and shortest < left:
             return None  # of a short input nothing might be left
     pads = [*pads[:rank], *(pads[rank + a] - strides[a] * ends.get(a + 2, 0) for a in range(rank))]
     made = _made(conv, (conv, node), outputs=node.outputs, attributes={**conv.attributes, "pads": pads})

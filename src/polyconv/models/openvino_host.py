@@ -39,6 +39,11 @@ def openvino_host(
     threads: int,
 ) -> Segment:
     """Make nodes of an IR ready to run; see ``segment.Host``."""
+    if nodes[0].hidden:
+        raise Unsupported(
+            f"{nodes[0].label} contains the convolution {shorten(nodes[0].hidden[0])}; polyconv computes every "
+            f"convolution itself and runs no branches and loops of an IR: write them out, or give the model as ONNX"
+        )
     foreign = [node for node in nodes if node.op not in (ELEMENTWISE if inputs else _OF_CONSTANTS)]
     if not foreign and not inputs:
         values = tuple(Value(name) for name in outputs)

@@ -16,6 +16,7 @@ from typing import Any
 from polyconv.errors import ArgumentError, ModelError
 from polyconv.models.beside import FileBytes
 from polyconv.models.compiling import compile_graph
+from polyconv.models.controlled import with_control_flow
 from polyconv.models.fold import Views, looked_at
 from polyconv.models.foreign import foreign
 from polyconv.models.graph import Array, Graph, Value, live
@@ -135,6 +136,7 @@ def compiled(graph: Graph, overridden: frozenset[str], options: Options) -> Prog
     """Make a graph ready to run; ``overridden`` are the inputs with defaults that runs will feed."""
     host, views, translation = _engines(graph.format)
     if graph.format == "onnx":
+        host = with_control_flow(host, lambda body: compiled(body, frozenset(), options))
         opsets = graph.origin.opsets
         constants = {name: array for name, array in graph.constants.items() if name not in overridden}
         known, _ = looked_at(live(graph.nodes, graph.results), constants, views)

@@ -196,7 +196,7 @@ def _whole_quotient(operation: Operation) -> Look | str:
         if not b.all():
             raise ArgumentError("integers are divided by 0")
         quotient = a // b
-        return [quotient + (((a < 0) != (b < 0)) & (quotient * b != a)).astype(quotient.dtype)]
+        return [np.asarray(quotient + (((a < 0) != (b < 0)) & (quotient * b != a)).astype(quotient.dtype))]
 
     return look
 

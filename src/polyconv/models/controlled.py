@@ -1,0 +1,243 @@
+"""Branches and loops with convolutions in them: ``If``, ``Loop`` and ``Scan``, whose bodies are programs of their own.
+
+The one idea: a body is a graph like any other, compiled like any other, that reads its own inputs and values from
+outside; only which body runs next, and on what, is decided here, in Python.  It must not know how a program runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from polyconv.errors import Error, ModelError, Unsupported
+from polyconv.models.convolution import ENGINE
+from polyconv.models.elements import BY_TYPE, type_of
+from polyconv.models.feeding import fed
+from polyconv.models.graph import Array, Dims, Graph, Node, Value
+from polyconv.models.kept import digest_of
+from polyconv.models.limits import shorten
+from polyconv.models.onnx_file import body
+from polyconv.models.program import Program
+from polyconv.models.segment import Host, Segment
+
+__all__ = ["with_control_flow"]
+
+Values = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Body:
+    """A subgraph made ready: its graph, whose first inputs are its own, how many these are, and its program."""
+
+    graph: Graph
+    formal: int
+    program: Program
+
+    def results(self) -> list[Value]:
+        """What is known of its results."""
+        found = []
+        for declared, name in zip(self.graph.outputs, self.graph.results, strict=True):
+            constant = self.program.constants.get(name)
+            known = self.program.values.get(name, declared)
+            if constant is not None:
+                known = Value(name, type_of(constant.dtype), constant.shape)
+            found.append(Value(name, known.type or declared.type, known.dims))
+        return found
+
+    def run(self, formal: Sequence[Any], outside: Values) -> list[Any]:
+        """Its results for its own inputs and what is known outside."""
+        own = zip(self.graph.inputs[: self.formal], formal, strict=True)
+        around = {value.name: outside[value.name] for value in self.graph.inputs[self.formal :]}
+        return self.program.run({**around, **{v.name: fed(v, a) for v, a in own}}, self.graph.results)[0]
+
+
+Making = Callable[[Node, Mapping[str, _Body], Mapping[str, Value]], tuple[list[Value], Callable[[Values], list[Any]]]]
+"""What a node will make, and how, from its bodies and from what is known of the values that it reads."""
+
+
+def with_control_flow(host: Host, compiled: Callable[[Graph], Program]) -> Host:
+    """A host that also runs branches and loops with convolutions in them.
+
+    Parameters
+    ----------
+    host : Host
+        Who runs all other nodes.
+    compiled : callable
+        Makes a graph ready to run.
+    """
+
+    def made(graph: Graph, nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[str],
+             constants: Mapping[str, Array], threads: int) -> Segment:  # fmt: skip
+        if not nodes[0].hidden:
+            return host(graph, nodes, inputs, outputs, constants, threads)
+        [node] = nodes
+        names, make = _KINDS.get(node.op, ((), _refused)) if not node.domain else ((), _refused)
+        known = {value.name: value for value in inputs}
+        known |= {name: Value(name, type_of(a.dtype), a.shape) for name, a in constants.items()}
+        if node.op == "If" and (is_met := constants.get(node.inputs[0])) is not None:
+            names = names[:1] if _truth(node, is_met) else names[1:]
+        around = {value.name: value for value in inputs if value.name in node.captured}
+        bodies = {}
+        for name in names:
+            inner = body(node, name, around, constants, graph.origin.opsets)
+            inner = replace(inner, digest=digest_of(f"{graph.digest} {node.name} {name}".encode()))
+            formal = sum(value.name not in around for value in inner.inputs)
+            bodies[name] = _Body(inner, formal, compiled(inner))
+        results, run = make(node, bodies, known)
+        places = [node.outputs.index(name) for name in outputs]
+        told = tuple(replace(results[at], name=name) for at, name in zip(places, outputs, strict=True))
+
+        def run_all(arrays: Sequence[Array]) -> Sequence[Array]:
+            values = {**constants, **{value.name: a for value, a in zip(inputs, arrays, strict=True)}}
+            try:
+                found = run(values)
+            except Error as error:
+                raise ModelError(f"{node.label}: {error}") from error
+            return [found[at] for at in places]
+
+        return Segment(ENGINE, told, run_all, views=True)
+
+    return made
+
+
+def _refused(node: Node, bodies: Mapping[str, _Body], known: Mapping[str, Value]) -> Any:
+    raise Unsupported(
+        f"{node.label} contains the convolution {shorten(node.hidden[0])}; polyconv computes every convolution "
+        f"itself, and of operators that hold graphs it runs {', '.join(_KINDS)}"
+    )
+
+
+def _truth(node: Node, array: Any) -> bool:
+    """A condition: an array of one element."""
+    if np.size(array) != 1:
+        raise ModelError(f"{node.label} has a condition of {np.size(array)} elements; it takes one")
+    return bool(np.asarray(array).item())
+
+
+def _either(a: Dims | None, b: Dims | None) -> Dims | None:
+    """Extents on which two agree."""
+    if a is None or b is None or len(a) != len(b):
+        return None
+    return tuple(d if d == e and isinstance(d, int) else None for d, e in zip(a, b, strict=True))
+
+
+def _branch(node: Node, bodies: Mapping[str, _Body], known: Mapping[str, Value]
+            ) -> tuple[list[Value], Callable[[Values], list[Any]]]:  # fmt: skip
+    """If: one of two bodies without inputs."""
+    told = [one.results() for one in bodies.values()]
+    if any(len(results) != len(node.outputs) for results in told):
+        raise ModelError(f"{node.label} has {len(node.outputs)} outputs, its branches {[len(r) for r in told]}")
+    results = [
+        Value("", a.type if a.type == b.type else "", _either(a.dims, b.dims))
+        for a, b in zip(told[0], told[-1], strict=True)
+    ]
+
+    def run(values: Values) -> list[Any]:
+        is_met = _truth(node, values[node.inputs[0]])
+        return bodies["then_branch" if is_met else "else_branch"].run((), values)
+
+    return results, run
+
+
+def _loop(node: Node, bodies: Mapping[str, _Body], known: Mapping[str, Value]
+          ) -> tuple[list[Value], Callable[[Values], list[Any]]]:  # fmt: skip
+    """Loop: ``(trip, condition, carried) -> (condition, carried, scanned)`` until a count or a condition ends it."""
+    one = bodies["body"]
+    inputs = (*node.inputs, "", "")[: max(2, len(node.inputs))]
+    carried = inputs[2:]
+    told = one.results()
+    scanned = len(told) - 1 - len(carried)
+    if one.formal != 2 + len(carried) or scanned < 0 or len(node.outputs) > len(told) - 1:
+        raise ModelError(
+            f"{node.label} carries {len(carried)} values and has {len(node.outputs)} outputs; its body has "
+            f"{one.formal} inputs and {len(told)} outputs"
+        )
+    ends = told[1 : 1 + len(carried)]
+    results = [Value("", v.type, _either(v.dims, known[name].dims)) for v, name in zip(ends, carried, strict=True)]
+    results += [Value("", v.type, None if v.dims is None else (None, *v.dims)) for v in told[1 + len(carried) :]]
+
+    def run(values: Values) -> list[Any]:
+        most = int(np.asarray(values[inputs[0]]).item()) if inputs[0] else None
+        goes_on = _truth(node, values[inputs[1]]) if inputs[1] else True
+        now, rows = [values[name] for name in carried], list[list[Any]]()
+        while goes_on and (most is None or len(rows) < most):
+            condition, *made = one.run((np.asarray(len(rows), np.int64), np.asarray(goes_on), *now), values)
+            goes_on = _truth(node, condition)
+            now = made[: len(carried)]
+            rows.append(made[len(carried) :])
+        return [*now, *(_stacked(v, [row[at] for row in rows], 0) for at, v in enumerate(told[1 + len(carried) :]))]
+
+    return results, run
+
+
+def _stacked(value: Value, rows: Sequence[Array], axis: int) -> Array:
+    """What iterations made, along a new axis; of none of them, nothing."""
+    if rows:
+        if len({row.shape for row in rows}) > 1:
+            raise ModelError(f"its iterations make {value.name!r} of shapes {rows[0].shape} and others")
+        return np.stack(rows, axis)
+    extents = [d if isinstance(d, int) else 0 for d in value.dims or ()]
+    element = BY_TYPE.get(value.type)
+    extents.insert(axis if axis >= 0 else axis + len(extents) + 1, 0)
+    return np.empty(extents, np.float32 if element is None else element.numpy)
+
+
+def _scan(node: Node, bodies: Mapping[str, _Body], known: Mapping[str, Value]
+          ) -> tuple[list[Value], Callable[[Values], list[Any]]]:  # fmt: skip
+    """Scan: ``(state, slices) -> (state, slices)`` for each place along an axis of the inputs that are scanned."""
+    if node.version < 9:
+        raise Unsupported(f"{node.label} is of opset {node.version}, whose Scan has a batch: convert it to 9 or later")
+    one, a = bodies["body"], node.attributes
+    told, scanned = one.results(), int(a.get("num_scan_inputs", 0))
+    states, made = len(node.inputs) - scanned, len(told) - (len(node.inputs) - scanned)
+    if not 0 < scanned <= len(node.inputs) or made < 0 or one.formal != len(node.inputs) or "" in node.inputs:
+        raise ModelError(
+            f"{node.label} has {len(node.inputs)} inputs, of which it scans {scanned}; its body has {one.formal} "
+            f"inputs and {len(told)} outputs"
+        )
+    lists = {
+        name: [int(v) for v in a.get(name) or [0] * count]
+        for name, count in (("scan_input_axes", scanned), ("scan_input_directions", scanned),
+                            ("scan_output_axes", made), ("scan_output_directions", made))
+    }  # fmt: skip
+    for name, given in lists.items():
+        if len(given) != (scanned if "input" in name else made):
+            raise ModelError(f"{node.label} has {name}={shorten(given)} for {scanned} inputs and {made} outputs")
+    results = [Value("", v.type, v.dims if at < states else None) for at, v in enumerate(told)]
+
+    def run(values: Values) -> list[Any]:
+        state = [values[name] for name in node.inputs[:states]]
+        read = []
+        for name, axis, direction in zip(node.inputs[states:], lists["scan_input_axes"],
+                                         lists["scan_input_directions"], strict=True):  # fmt: skip
+            x = values[name]
+            if not -x.ndim <= axis < x.ndim:
+                raise ModelError(f"it scans axis {axis} of {shorten(name)!r}, whose shape is {x.shape}")
+            turned = np.moveaxis(x, axis, 0)
+            read.append(turned[::-1] if direction else turned)
+        if len({len(x) for x in read}) > 1:
+            raise ModelError(f"it scans extents {[len(x) for x in read]}; they must agree")
+        rows = []
+        for at in range(len(read[0])):
+            found = one.run((*state, *(np.ascontiguousarray(x[at]) for x in read)), values)
+            state = found[:states]
+            rows.append(found[states:])
+        scans = []
+        for at, v in enumerate(told[states:]):
+            parts = [row[at] for row in rows]
+            is_back = lists["scan_output_directions"][at]
+            scans.append(_stacked(v, parts[::-1] if is_back else parts, lists["scan_output_axes"][at]))
+        return [*state, *scans]
+
+    return results, run
+
+
+_KINDS: Mapping[str, tuple[tuple[str, ...], Making]] = {
+    "If": (("then_branch", "else_branch"), _branch),
+    "Loop": (("body",), _loop),
+    "Scan": (("body",), _scan),
+}
+"""Operator -> its bodies and how it runs them."""
