@@ -66,13 +66,16 @@ def fused(p: Problem, lying: Lying) -> tuple[Problem, Lying]:
     runs = p.plain_runs()
     axes = [a for first, end in runs for a in range(first + 1, end)]
     x, y, residual = lying
-    if not axes or any(o.spatial[a - 1] != o.spatial[a] * (p.i[a] or 0) for o in lying if o for a in axes):
+    if any(o.spatial[a - 1] != o.spatial[a] * (p.i[a] or 0) for o in lying if o for a in axes):
         return p, lying
 
     def of(o: Operand) -> Operand:
         return replace(o, spatial=tuple(o.spatial[end - 1] for _, end in runs))
 
-    return p.fused(), (of(x), of(y), None if residual is None else of(residual))
+    lying = of(x), of(y), None if residual is None else of(residual)
+    found = p.with_runs_joined()
+    is_one = found.has_images_of_pixels() and all(o.n == o.spatial[0] * (found.i[0] or 0) for o in lying if o)
+    return found.images_as_pixels() if is_one else found, lying
 
 
 def operand(value: ArrayLike, name: str, dtype: Dtype, shape: tuple[int | None, ...]) -> Array:

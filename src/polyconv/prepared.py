@@ -272,7 +272,7 @@ class Layer:
         if "dispatch" in self._verbose:
             for name, reason in reasons(choice, 1, s.profile.clock):
                 _log.info("dispatch %s not by %s: %s", problem, name, reason)
-        seconds = choice.running(problem.n or 0) / s.profile.clock
+        seconds = choice.running(s.problem.n or 0) / s.profile.clock
         s = changed(s, threads=threads_for(s, seconds, form_of(algorithm, s).workspace))
 
         def needed() -> str:

@@ -163,6 +163,7 @@ def test_special_numbers(dtype: Any, level: str | None) -> None:
 
 EXACT: dict[str, Callable[[Any], Any]] = {
     "Exp": mpmath.exp, "Erf": mpmath.erf, "Tanh": mpmath.tanh, "Sigmoid": lambda v: 1 / (1 + mpmath.exp(-v)),
+    "Log": mpmath.log,
 }  # fmt: skip
 
 
@@ -176,6 +177,12 @@ def test_functions_are_within_four_units(op: str, dtype: Any, level: str | None)
     x = np.concatenate([rng.uniform(-size, size, 300), rng.normal(0, 1, 300), rng.uniform(-6, 6, 300),
                         10.0 ** rng.uniform(-30, 0, 100), np.linspace(0.9, 1.1, 41)]).astype(dtype)  # fmt: skip
     tiny = float(np.finfo(dtype).tiny)
+    if op == "Log":
+        most = float(np.finfo(dtype).max)
+        ends = [tiny, tiny / 3, float(np.finfo(dtype).smallest_subnormal), most, most / 3]
+        near = 1 + rng.normal(0, 1e-4, 100)
+        x = np.abs(np.concatenate([x, ends, near, 10.0 ** rng.uniform(-37, 38, 300)])).astype(dtype)
+        x = x[x > 0]
     for v, found in zip(x, one(op, x, level=level), strict=True):
         right = EXACT[op](mpmath.mpf(float(v)))
         unit = np.spacing(np.asarray(max(abs(float(right)), tiny), dtype))
@@ -188,6 +195,28 @@ def test_ends_of_the_exponential() -> None:
         np.testing.assert_array_equal(one("Exp", x), np.exp(x))
         np.testing.assert_array_equal(one("Exp", x.astype(np.float64))[:3], np.exp(x.astype(np.float64))[:3])
     np.testing.assert_array_equal(one("Erf", x[:5]), np.array([np.nan, 1, -1, 1, 1], np.float32))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_ends_of_the_logarithm(dtype: Any, level: str | None) -> None:
+    x = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, -1.0, -1e-40, 1.0], dtype)
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(one("Log", x, level=level), np.log(x))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(("op", "function"), [("Floor", np.floor), ("Ceil", np.ceil), ("Round", np.rint)])
+def test_whole_numbers(op: str, function: Callable[..., Any], dtype: Any, level: str | None) -> None:
+    rng = np.random.default_rng(5)
+    whole = 2.0 ** np.finfo(dtype).nmant
+    near = np.array([0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.5, whole / 2, whole / 2 + 0.5, whole - 0.5, whole, whole + 1,
+                     1e30, np.inf, np.nan, np.finfo(dtype).tiny, np.finfo(dtype).max])  # fmt: skip
+    x = np.concatenate([near, -near, rng.normal(0, 3, 200), rng.normal(0, 1, 200) * whole]).astype(dtype)
+    with np.errstate(all="ignore"):
+        x = np.concatenate([x, np.nextafter(x, np.inf), np.nextafter(x, -np.inf)])
+        same_bits(one(op, x, level=level), function(x))
 
 
 @st.composite

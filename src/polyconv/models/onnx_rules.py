@@ -20,6 +20,7 @@ from polyconv.models.graph import Array, Node, along
 from polyconv.models.native import OWN
 from polyconv.models.onnx_bounds import clipped
 from polyconv.models.onnx_channels import biased, channels_first, scaled_lines
+from polyconv.models.onnx_dynamic import constant_zero, product_of_bytes, spanning
 from polyconv.models.onnx_integers import (
     integer_convolution,
     integer_product,
@@ -338,6 +339,9 @@ RULES = (
     _rule(real_rows, "QLinearMatMul"),
     _rule(joined_on_real_numbers, "QLinearConcat", domains=(ort.CONTRIB,)),
     _rule(real_product, "QGemm", domains=(ort.CONTRIB,)),
+    _rule(spanning, "DynamicQuantizeLinear", is_exact=True),
+    _rule(product_of_bytes, "MatMulInteger", is_exact=True),
+    _rule(constant_zero, "ConvInteger", is_exact=True),
     _rule(padding, "Pad"),
     _rule(cut_off, "Slice"),
     _rule(scaled, "BatchNormalization", "Mul", "Div"),

@@ -121,7 +121,7 @@ def _inferred(
 _STANDS_FOR: Mapping[str, tuple[str, slice]] = {
     "QGemm": ("Gemm", slice(0, 9, 3)), "QLinearAdd": ("Add", slice(0, 6, 3)), "QLinearMul": ("Mul", slice(0, 6, 3)),
     "QLinearAveragePool": ("AveragePool", slice(1)), "QLinearConcat": ("Concat", slice(2, None, 3)),
-    "QLinearGlobalAveragePool": ("GlobalAveragePool", slice(1)),
+    "QLinearGlobalAveragePool": ("GlobalAveragePool", slice(1)), "DynamicQuantizeLSTM": ("LSTM", slice(3)),
     **dict.fromkeys(("QLinearLeakyRelu", "QLinearSigmoid", "QLinearSoftmax"), ("Identity", slice(1))),
 }  # fmt: skip
 """By operator of com.microsoft, which onnx does not know: one of ONNX whose results have its type and extents, and the

@@ -304,8 +304,21 @@ def _scales(operation: Operation, inputs: list[Known]) -> tuple[Array, Array | N
 _SMALL = ("u8", "i8", "u16", "i16")
 
 
+def _by_run(operation: Operation, inputs: list[Known], dtypes: list[str], function: str, made: str) -> Fragment | str:
+    """QuantizeLinear or DequantizeLinear by single numbers that come with a run."""
+    if len(inputs) != 3 or any(given.dims not in ((), (1,)) for given in inputs[1:]):
+        return _NOT_CONSTANT
+    if dtypes[1] != "f32" or dtypes[2] not in _SMALL or not _is_plain(operation, ("axis", "saturate")):
+        return _TYPES
+    builder = _Builder((0, 1, 2), dtypes)
+    builder.apply(function, 0, 1, 2, dtype=made)
+    return builder.fragment(follows=True)
+
+
 def _quantised(operation: Operation, inputs: list[Known], dtypes: list[str]) -> Fragment | str:
     found = _scales(operation, inputs)
+    if found is _NOT_CONSTANT and dtypes[0] == "f32":
+        return _by_run(operation, inputs, dtypes, QUANTISE, dtypes[-1])
     if isinstance(found, str) or dtypes[0] != "f32":
         return found if isinstance(found, str) else _TYPES
     scale, zero = found
@@ -320,6 +333,8 @@ def _quantised(operation: Operation, inputs: list[Known], dtypes: list[str]) -> 
 
 def _dequantised(operation: Operation, inputs: list[Known], dtypes: list[str]) -> Fragment | str:
     found = _scales(operation, inputs)
+    if found is _NOT_CONSTANT and dtypes[0] == dtypes[-1]:
+        return _by_run(operation, inputs, dtypes, DEQUANTISE, "f32")
     if isinstance(found, str) or dtypes[0] not in _SMALL:
         return found if isinstance(found, str) else _TYPES
     scale, zero = found
@@ -356,6 +371,10 @@ _TABLE: Mapping[str, Reader] = {
     "Reciprocal": _same("Reciprocal", 1),
     "Sqrt": _same("Sqrt", 1),
     "Exp": _same("Exp", 1),
+    "Log": _same("Log", 1),
+    "Round": _same("Round", 1),
+    "Floor": _same("Floor", 1),
+    "Ceil": _same("Ceil", 1),
     "Erf": _same("Erf", 1),
     "Relu": _same("Relu", 1),
     "Sigmoid": _same("Sigmoid", 1),

@@ -14,6 +14,7 @@ from polyconv.dtypes import DTYPES, Dtype
 from polyconv.kernels import mathfn
 from polyconv.kernels.convert import LLVM_NAMES, cut
 from polyconv.kernels.emitter import Emitter
+from polyconv.kernels.logarithm import logarithm
 from polyconv.kernels.values import Value
 
 __all__ = ["FUNCTIONS", "Function", "converted"]
@@ -91,6 +92,28 @@ def _absolute(k: Emitter, dtype: Dtype, v: Value) -> Value:
     return v if dtype.kind == "u" else k.select(v < 0, 0 - v, v)
 
 
+def _rounded(k: Emitter, dtype: Dtype, v: Value) -> Value:
+    """The nearest whole number, ties to even; the sign stays, of a 0 too.
+
+    Adding the power of two from which on all floats are whole rounds; larger numbers, and what is none, are kept.
+    """
+    whole = 2.0 ** (23 if dtype.bits == 32 else 52)
+    size = k.intrinsic("fabs", v.type, v)
+    near = k.intrinsic("copysign", v.type, (size + whole) - whole, v)
+    return k.select(size < whole, near, v)
+
+
+def _floor(k: Emitter, dtype: Dtype, v: Value) -> Value:
+    near = _rounded(k, dtype, v)
+    return k.select(near > v, near - 1.0, near)
+
+
+def _ceil(k: Emitter, dtype: Dtype, v: Value) -> Value:
+    near = _rounded(k, dtype, v)
+    above = k.intrinsic("copysign", v.type, near + 1.0, v)  # of -0.5 it is -0
+    return k.select(near < v, above, near)
+
+
 def _activation(name: str) -> Emit:
     return lambda k, dtype, v, *parameters: mathfn.apply(k, name, v, parameters)
 
@@ -104,11 +127,16 @@ FUNCTIONS: Mapping[str, Function] = {
     "Max": Function(2, _maximum, "fiu", 2),
     "Min": Function(2, _minimum, "fiu", 2),
     "Neg": Function(1, _negative, "fi"),
+    "OneForZero": Function(1, lambda k, dtype, v: k.select(v.equals(0), 1, v), cycles=2),
     "Abs": Function(1, _absolute, "fiu"),
     "Reciprocal": Function(1, lambda k, dtype, v: 1.0 / v, cycles=8),
     "Sqrt": Function(1, lambda k, dtype, v: k.intrinsic("sqrt", v.type, v), cycles=10),
     "RootPower": Function(1, _root_power, cycles=12),
     "Exp": Function(1, lambda k, dtype, v: mathfn.exponential(k, v), cycles=16),
+    "Log": Function(1, lambda k, dtype, v: logarithm(k, v), cycles=30),
+    "Round": Function(1, _rounded, cycles=4),
+    "Floor": Function(1, _floor, cycles=6),
+    "Ceil": Function(1, _ceil, cycles=7),
     "Erf": Function(1, lambda k, dtype, v: mathfn.error_function(k, v), cycles=33),
     "Relu": Function(1, _relu, "fiu"),
     "Clip": Function(3, _clip, "fiu", 2),

@@ -29,19 +29,19 @@ from polyconv.operators.rows import each_block, read, write
 if TYPE_CHECKING:
     from polyconv.operators.on_gpu.launching import Launching
 
-__all__ = ["across_lanes", "reduction"]
+__all__ = ["Over", "across_lanes", "reduced", "reduction"]
 
 _CHAINS = 4
 """Vectors whose results take turns: one waits for the one before it."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Over:
+class Over:
     """What a reduction does: ``Add``, ``Max`` or ``Min``, the type, whether sums become means."""
 
     function: str
     dtype: str
-    mean: bool
+    mean: bool = False
 
     def __str__(self) -> str:
         return f"{self.function}{' mean' * self.mean} {self.dtype}"
@@ -57,7 +57,7 @@ def reduction(operation: Operation) -> Own | str:
     if dtype is None or DTYPES[dtype].kind not in ("f" if mean or is_global else "fiu"):
         return untaken(x.dtype)
     if x.dims is None:
-        return _global(_Over(function, dtype, mean)) if not operation.attributes else "it has attributes"
+        return _global(Over(function, dtype, mean)) if not operation.attributes else "it has attributes"
     rank = len(x.dims)
     axes = tuple(range(2, rank)) if is_global else _axes(operation, rank)
     if axes is None:
@@ -67,11 +67,11 @@ def reduction(operation: Operation) -> Own | str:
     if is_global and (operation.attributes or len(operation.inputs) != 1):
         return "it has attributes that are not done here"
     keep = bool(operation.attributes.get("keepdims", 1))
-    spec = _Over(function, dtype, mean)
+    spec = Over(function, dtype, mean)
     return Own((0,), (x.dtype,), lambda given, c: _planned(spec, axes, keep, rank, given, c))
 
 
-def _global(spec: _Over) -> Own:
+def _global(spec: Over) -> Own:
     """A reduction over all spatial axes, however many come."""
 
     def planned(given: Sequence[Lies], c: Conditions) -> Plan:
@@ -102,7 +102,7 @@ def _axes(operation: Operation, rank: int) -> tuple[int, ...] | None:
     return tuple(found) if len(found) == len(axes) else None
 
 
-def _planned(spec: _Over, axes: tuple[int, ...], keep: bool, rank: int, given: Sequence[Lies], c: Conditions) -> Plan:
+def _planned(spec: Over, axes: tuple[int, ...], keep: bool, rank: int, given: Sequence[Lies], c: Conditions) -> Plan:
     shape = given[0].shape
     if len(shape) != rank:
         raise ArgumentError(f"the input of shape {shape} does not have the {rank} axes that the model says")
@@ -119,15 +119,15 @@ def _planned(spec: _Over, axes: tuple[int, ...], keep: bool, rank: int, given: S
     outer, length, inner = walked or _cut(shape, axes)
 
     def kernels() -> list[Launching]:
-        from polyconv.operators.on_gpu.reducing import reduced  # here, as on a CPU no kernel of a GPU is needed
+        from polyconv.operators.on_gpu.reducing import reduced as launched  # here, as no CPU needs it
 
         steps = planning.lie(y).strides
         kept = (*steps[:first], *(0,) * len(axes), *steps[len(steps) - (rank - 1 - last) :])
         source, target = Along(given[0].offset, given[0].strides), Along(0, kept)
         neutral = _neutral(spec)
-        return [reduced(spec.function, spec.dtype, neutral, shape, axes, source, target, (x, y), mean=spec.mean)]
+        return [launched(spec.function, spec.dtype, neutral, shape, axes, source, target, (x, y), mean=spec.mean)]
 
-    _add(planning, spec, x, y, (outer, length, inner), kernels)
+    reduced(planning, spec, x, y, (outer, length, inner), kernels)
     return planning.plan()
 
 
@@ -150,8 +150,8 @@ def _as_it_lies(lie: Lies, axes: Sequence[int]) -> tuple[int, int, int] | None:
     return _cut(seen.shape, (rank - 1,)) if tuple(axes) == (1,) else None
 
 
-def _add(planning: Planning, spec: _Over, x: int, y: int, extents: tuple[int, int, int],
-         kernels: Callable[[], list[Launching]]) -> None:  # fmt: skip
+def reduced(planning: Planning, spec: Over, x: int, y: int, extents: tuple[int, int, int],
+            kernels: Callable[[], list[Launching]] | None = None) -> None:  # fmt: skip
     """Add the job that reduces the middle axis of a packed array of three."""
     c, size = planning.c, DTYPES[spec.dtype].itemsize
     lanes = c.target.vector_bytes // size
@@ -191,7 +191,7 @@ class _Reducing(Record):
     x_base: Word
 
 
-def _drive(k: Module, name: str, spec: _Over, lanes: int, along: bool, masks: bool) -> None:
+def _drive(k: Module, name: str, spec: Over, lanes: int, along: bool, masks: bool) -> None:
     """Add the driver; its operands are the tensor and the result."""
     dtype = DTYPES[spec.dtype]
     kind, size = vector(LLVM_NAMES[spec.dtype], lanes), dtype.itemsize
@@ -210,7 +210,7 @@ def _drive(k: Module, name: str, spec: _Over, lanes: int, along: bool, masks: bo
                 _columns(k, spec, kind, source, target, column, end, w, masks)
 
 
-def _neutral(spec: _Over) -> float:
+def _neutral(spec: Over) -> float:
     row = DTYPES[spec.dtype]
     if spec.function == "Add":
         return 0
@@ -218,18 +218,18 @@ def _neutral(spec: _Over) -> float:
     return (float("-inf") if least else float("inf")) if row.is_float else row.limits[0 if least else 1]
 
 
-def _joined(k: Module, spec: _Over, a: Value, b: Value) -> Value:
+def _joined(k: Module, spec: Over, a: Value, b: Value) -> Value:
     return FUNCTIONS[spec.function].emit(k, DTYPES[spec.dtype], a, b)
 
 
-def _finished(k: Module, spec: _Over, total: Value, length: Value) -> Value:
+def _finished(k: Module, spec: Over, total: Value, length: Value) -> Value:
     if not spec.mean:
         return total
     count = k.cast("sitofp", length, total.type.scalar)
     return total / (k.splat(count, total.type.lanes) if total.type.lanes else count)
 
 
-def _along(k: Module, spec: _Over, kind: Type, source: Buffer, length: Value) -> Value:
+def _along(k: Module, spec: Over, kind: Type, source: Buffer, length: Value) -> Value:
     """All elements of a row taken together."""
     neutral, size = k.constant(kind, _neutral(spec)), kind.element_bytes
     block = _CHAINS * kind.lanes
@@ -262,7 +262,7 @@ def across_lanes(k: Module, value: Value, join: Callable[[Value, Value], Value])
     return k.emit(f"extractelement {value.type} {value.name}, i32 0", value.type.scalar)
 
 
-def _columns(k: Module, spec: _Over, kind: Type, source: Buffer, target: Buffer, begin: Value, end: Value,
+def _columns(k: Module, spec: Over, kind: Type, source: Buffer, target: Buffer, begin: Value, end: Value,
              w: _Reducing, masks: bool) -> None:  # fmt: skip
     """Vectors of columns, each summed from line to line."""
     size = kind.element_bytes

@@ -42,6 +42,9 @@ _ON_GPU: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 """Those whose kernels are of a GPU only."""
 
+_INNER: dict[str, tuple[str, ...]] = {"ranging.ranging": ("SpanningQuantity",)}
+"""Those that only rewrites ask for, and no specification knows."""
+
 OPERATORS = frozenset(name for names in BY_FAMILY.values() for name in names)
 """Names of all operators that some family knows on the CPU."""
 
@@ -56,7 +59,7 @@ def _family(place: str) -> Family:
 def taken(operation: Operation) -> Taken | str:
     """What runs an operation on polyconv's own kernels, or why nothing does."""
     answer: Taken | str = f"{operation.op} is not computed here"
-    families = BY_FAMILY | _ON_GPU if operation.on_gpu else BY_FAMILY
+    families = BY_FAMILY | (_ON_GPU if operation.on_gpu else _INNER)
     for place, names in families.items():
         if operation.op in names:
             answer = _family(place)(operation)

@@ -256,8 +256,27 @@ class Problem(_Found):
         return tuple(runs)
 
     def fused(self) -> Problem:
+        """The equal problem in which each of ``plain_runs`` is one axis, and images are pixels where they may be."""
+        found = self.with_runs_joined()
+        return found.images_as_pixels() if found.has_images_of_pixels() else found
+
+    def with_runs_joined(self) -> Problem:
         """The equal problem in which each of ``plain_runs`` is one axis."""
         return self if len(self.plain_runs()) == self.rank else _fused(self)
+
+    def has_images_of_pixels(self) -> bool:
+        """Whether several images with channels last are as good as one of all their pixels: the kernel has one tap.
+
+        Only of integers, whose sums are the same in any order: a choice for floats must not depend on the batch.
+        """
+        plain = (self.k, self.s, self.pads, self.output_padding) == ((1,), (1,), ((0, 0),), (0,)) and self.out == self.i
+        ours = self.op in ("conv", "conv_transpose") and self.layout == "NHWC" and not self.x_dtype.is_float
+        return plain and ours and (self.n or 0) > 1
+
+    def images_as_pixels(self) -> Problem:
+        """The equal problem of one image; see ``has_images_of_pixels``."""
+        i = ((self.n or 0) * (self.i[0] or 0),)
+        return replace(self, n=1, i=i, o=None if self.o is None else i)
 
     def canonical(self) -> Problem:
         """The equal problem that a planner hashes.
