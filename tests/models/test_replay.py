@@ -315,6 +315,34 @@ def test_numbers_that_say_where_they_are_looked_at(counted: SimpleNamespace) -> 
     assert found == [1, 0, 1]
 
 
+def test_what_is_counted_with_extents_is_counted_once(counted: SimpleNamespace) -> None:
+    """A mask as long as the input, made of its shape by nodes that another engine runs: no part of a replay."""
+    nodes = [
+        _conv("x", "a"), _node("Shape", "a", "s"), _node("Gather", "s three", "n"), _node("Range", "zero n one", "at"),
+        _node("Less", "at two", "is"), _node("Cast", "is", "f", to=TensorProto.FLOAT), _node("Mul", "a f", "z"), *TAIL,
+    ]  # fmt: skip
+    numbers = {name: np.array(n) for name, n in (("zero", 0), ("one", 1), ("two", 2), ("three", 3))}
+    model = _model(nodes, "y at", [1, 8, "h", "w"], **numbers)
+    for shape in (SHAPE, (1, 8, 9, 31)):
+        made = _replaying(model, _feeds(0, shape))
+        counted.runs = 0
+        feeds = _feeds(1, shape)
+        results = made.run(None, feeds)
+        assert counted.runs == 1
+        _same(results, _by_steps(model, feeds))
+        np.testing.assert_array_equal(results[1], np.arange(shape[3]))
+        results[1][:] = -1  # the caller's own
+        np.testing.assert_array_equal(made.run(None, feeds)[1], np.arange(shape[3]))
+        assert {step.seconds for step in made.steps if step.engine == "onnxruntime"} == {0.0}
+
+
+def test_what_varies_is_not_kept() -> None:
+    nodes = [_node("RandomNormal", "", "r", shape=list(SHAPE)), _node("Add", "x r", "s"), _conv("s", "z"), *TAIL]
+    made = _replaying(_model(nodes))
+    first, second = (made.run(None, _feeds(0))[0] for _ in range(2))
+    assert (first != second).any()
+
+
 @pytest.mark.parametrize("names", [["y", "y"], ["s", "y", "s", "a", "a"], ["y"], ["r"]])
 def test_results_that_were_asked_for(names: list[str], counted: SimpleNamespace) -> None:
     model = GRAPHS["results that are views"]

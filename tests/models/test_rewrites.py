@@ -241,10 +241,18 @@ def test_products_are_convolutions_with_bias_and_activation(shape: tuple[int, ..
     assert ops(made) == ["polyconv: MatMul+Add+Relu"]
 
 
-@pytest.mark.parametrize(("shape", "w"), [((2, 3, 40), (40, 96)), ((1, 300, 400), (1, 400, 96))])
-def test_products_that_are_small_or_no_convolutions_stay(shape: tuple[int, ...], w: tuple[int, ...]) -> None:
-    model = onnx_model([node("MatMul", ["x", "w"], ["y"])], [info("x", shape)], ["y"], {"w": random(*w, seed=1)})
-    assert ops(close(model, {"x": random(*shape)})) == ["onnxruntime: MatMul"]
+@pytest.mark.parametrize(
+    ("given", "shape", "w"),
+    [(("n", 3, 40), (2, 3, 40), (40, 96)), (("n", "t", "c"), (2, 3, 40), (40, 96)),
+     ((1, 300, 400), (1, 300, 400), (1, 400, 96))],
+)  # fmt: skip
+def test_products_of_open_extents_and_with_several_matrices(
+    given: tuple[int | str, ...], shape: tuple[int, ...], w: tuple[int, ...]
+) -> None:
+    model = onnx_model([node("MatMul", ["x", "w"], ["y"])], [info("x", given)], ["y"], {"w": random(*w, seed=1)})
+    made = close(model, {"x": random(*shape)})
+    assert ops(made) == ["polyconv: MatMul"]
+    assert (made.steps[0].problem is not None) == (len(w) == 2)
 
 
 LINEAR: Mapping[str, tuple[onnx.NodeProto, dict[str, np.ndarray]]] = {

@@ -7,7 +7,7 @@ engines that make it.  It knows no file format and no engine by name.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from time import perf_counter
 
@@ -286,6 +286,7 @@ def _make_group(making: _Making, group: Sequence[Node], outputs: Sequence[str]) 
     device = making.facts.options.device
     if device is not None and any(making.facts.is_there(node) for node in group):
         segment = with_copies(segment, device, outputs, making.facts.here)
+    segment = replace(segment, varies=any(node.varies for node in nodes))
     _add(making, Step(_of_file(group), tuple(value.name for value in inputs), tuple(outputs), segment))
 
 

@@ -235,7 +235,8 @@ def own_segment(node: Node, found: Own | View, known: Lookup, constants: Mapping
             made = tuple(Value(name, kind, lie.shape, is_channels_last(lie))
                          for name, lie in zip(node.outputs, shown, strict=True))  # fmt: skip
     looks = [at for at, name in enumerate(node.inputs) if name in reads] == [0]  # no number of a run says where
-    return reads, maker.viewed(node.label, made, found.look, given, looks=looks)
+    segment = maker.viewed(node.label, made, found.look, given, looks=looks)
+    return reads, replace(segment, extents=node.op == "Shape")
 
 
 def like(value: Value) -> Array | None:

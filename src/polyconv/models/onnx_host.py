@@ -24,6 +24,8 @@ from polyconv.models.onnx_extents import onnx_extents
 from polyconv.models.onnx_file import IR_VERSION
 from polyconv.models.onnx_shapes import value_info
 from polyconv.models.segment import Segment
+from polyconv.operators.job import Known, Operation
+from polyconv.operators.views import view
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
@@ -353,8 +355,24 @@ def _unsqueezed(node: Node, inputs: Sequence[Array]) -> Array:
     return np.expand_dims(inputs[0], tuple(axes))  # type: ignore[arg-type]
 
 
+def _looked_at(node: Node, inputs: Sequence[Array]) -> Array | None:
+    """A node that runs as a view; None where it does not, or has several results."""
+    if len(node.outputs) != 1 or not all(node.inputs):
+        return None
+    known = tuple(Known(a.dtype.name, a.shape, a) for a in inputs)
+    found = view(Operation(node.op, node.version, node.attributes, known))
+    return None if isinstance(found, str) else found.look(inputs)[0]
+
+
+def _joined(node: Node, inputs: Sequence[Array]) -> Array | None:
+    axis = node.attributes.get("axis")
+    return None if axis is None or not all(node.inputs) else np.concatenate(inputs, axis)
+
+
 onnx_views: Mapping[str, Callable[[Node, Sequence[Array]], Array | None]] = {
+    **dict.fromkeys(("Flatten", "Reshape", "Slice", "Squeeze"), _looked_at),
     **onnx_extents,
+    "Concat": _joined,
     "ConstantOfShape": _filled,
     "Identity": lambda node, inputs: inputs[0],
     "Transpose": lambda node, inputs: inputs[0].transpose(node.attributes.get("perm")),

@@ -6,7 +6,6 @@ of a channels-last tensor stay so; those of a plain matrix are images of one pix
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,8 +21,6 @@ __all__ = [
     "turned",
 ]  # fmt: skip
 
-_LEAST_MACS = 1 << 20  # of a product; below it a step of its own costs more than it gains
-
 ACTIVATIONS = ("Clip", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Relu", "Sigmoid", "Tanh")
 """Operators that see each element alone; their first input is the only one that is no constant."""
 
@@ -33,16 +30,14 @@ ALL_FLOATS = (*_FLOATS, "tensor(float16)", "tensor(bfloat16)")
 """Types of products: those for which a convolution is worth it on a CPU, and those that a GPU computes no other way."""
 
 
-def product(node: Node, view: View, *, least: int = _LEAST_MACS, types: Sequence[str] = _FLOATS) -> Change | None:
+def product(node: Node, view: View, *, types: Sequence[str] = _FLOATS) -> Change | None:
     """``MatMul(x, w)`` of an x of 3 to 5 axes -> a convolution of 1x1 windows, channels last, of the same x."""
     w, x = view.constant(node, 1), view.values.get(node.inputs[0])
-    if w is None or w.ndim != 2 or x is None or x.dims is None:
+    if w is None or w.ndim != 2 or not w.size or x is None or x.dims is None or x.type not in types:
         return None
     rank = len(x.dims)
-    extents = [extent for extent in x.dims if isinstance(extent, int)]
-    if not 3 <= rank <= 5 or (least and len(extents) < rank) or x.type != type_of(w.dtype) or x.dims[-1] != w.shape[0]:
-        return None
-    if math.prod(extents) * w.shape[1] < least or x.type not in types:
+    is_open = not isinstance(x.dims[-1], int)
+    if not 3 <= rank <= 5 or x.type != type_of(w.dtype) or (not is_open and x.dims[-1] != w.shape[0]):
         return None
     name = view.fresh(f"windows of {node.outputs[0]}")
     windows = w.T.reshape(*w.T.shape, *(1,) * (rank - 2))

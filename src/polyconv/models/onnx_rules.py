@@ -46,6 +46,7 @@ from polyconv.models.onnx_qlinear import (
     real_product,
     real_rows,
 )
+from polyconv.models.onnx_recurrent import recurrent
 from polyconv.models.operators import has_row
 from polyconv.models.rewriting import Change, Rule, View
 from polyconv.models.spelled import spelled_out
@@ -339,6 +340,7 @@ RULES = (
     _rule(real_rows, "QLinearMatMul"),
     _rule(joined_on_real_numbers, "QLinearConcat", domains=(ort.CONTRIB,)),
     _rule(real_product, "QGemm", domains=(ort.CONTRIB,)),
+    _rule(recurrent, "LSTM", "GRU", "RNN"),
     _rule(spanning, "DynamicQuantizeLinear", is_exact=True),
     _rule(product_of_bytes, "MatMulInteger", is_exact=True),
     _rule(constant_zero, "ConvInteger", is_exact=True),
@@ -362,7 +364,7 @@ LAST_RULES = (_rule(partial(real_constant, kept=()), "DequantizeLinear", is_exac
 """Of weights in bytes that no convolution of integers takes."""
 
 ON_GPU = (
-    _rule(partial(product, least=0, types=ALL_FLOATS), "MatMul", is_exact=True),
+    _rule(partial(product, types=ALL_FLOATS), "MatMul", is_exact=True),
     _rule(partial(linear, types=ALL_FLOATS), "Gemm", "MatMul", is_exact=True),
 )
 """Products for which a GPU has no other kernels than those of convolutions."""

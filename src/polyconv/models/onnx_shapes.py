@@ -7,7 +7,8 @@ It computes nothing and knows no convolution.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +16,7 @@ import numpy as np
 from polyconv.dialects import ort
 from polyconv.models.elements import BY_ONNX, BY_TYPE, type_of
 from polyconv.models.graph import Array, Node, Value
+from polyconv.models.onnx_counts import reshaped
 from polyconv.models.onnx_extents import onnx_extents
 
 if TYPE_CHECKING:
@@ -45,15 +47,19 @@ def stated(
         Version of every domain.
     """
     known, found, left = dict(constants), dict[str, Value](), list(nodes)
+    given = [_with_own_symbols(value) for value in inputs]
     for _ in range(_MOST_PASSES):
-        proven = _inferred(left, inputs, known, opsets)
+        proven = _inferred(left, given, known, opsets)
         new = _extents(left, proven, known)
         found |= proven
-        if not new:
+        own = {extent for value in given for extent in value.dims or ()}  # inference names others anew each time
+        shaped = {name: _with_own_symbols(value, own) for name, value in reshaped(nodes, found, known).items()}
+        if not new and not shaped:
             break
-        found |= {name: Value(name, type_of(array.dtype), array.shape) for name, array in new.items()}
+        found |= {name: Value(name, type_of(array.dtype), array.shape) for name, array in new.items()} | shaped
+        given += shaped.values()
         known |= new
-        left = [node for node in left if not new.keys() >= set(node.outputs)]
+        left = [node for node in left if not new.keys() | shaped.keys() >= set(node.outputs)]
     return found
 
 
@@ -82,17 +88,7 @@ def _inferred(
     from onnx import helper, numpy_helper
 
     small = {name for name, array in constants.items() if array.nbytes <= _SMALL and array.dtype.kind in "iu"}
-    declared = [
-        value_info(
-            Value(
-                v.name,
-                v.type,
-                None if v.dims is None else tuple(_own(v.name, a, d) for a, d in enumerate(v.dims)),
-            )
-        )
-        for v in inputs
-        if v.name not in constants
-    ]
+    declared = [value_info(value) for value in inputs if value.name not in constants]
     declared += [
         value_info(Value(name, type_of(array.dtype), array.shape))
         for name, array in constants.items()
@@ -149,8 +145,12 @@ def _read(info: ValueInfoProto) -> Value:
     return Value(info.name, row.type if row else "", dims if tensor.HasField("shape") else None)
 
 
-def _own(name: str, axis: int, extent: int | str | None) -> int | str:
-    return extent if isinstance(extent, int) else f"{name}[{axis}]"
+def _with_own_symbols(value: Value, kept: Collection[int | str | None] = ()) -> Value:
+    """A value whose open extents have symbols that no other has, but for those that are kept."""
+    if value.dims is None:
+        return value
+    dims = (e if isinstance(e, int) or e in kept else f"{value.name}[{axis}]" for axis, e in enumerate(value.dims))
+    return replace(value, dims=tuple(dims))
 
 
 def value_info(value: Value) -> ValueInfoProto:

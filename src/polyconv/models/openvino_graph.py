@@ -231,7 +231,7 @@ class _Walk:
             name = f"columns of {node.outputs[0]}"
             plain = Node(node.name, "MatMul", "", opsets[""], (node.inputs[0], name), node.outputs, stands_for=(node,))
             view = View({name: w.T if turned[1] else w}, {}, {}, self.results, {x.name: x}, opsets)
-            change = product(plain, view, least=0, types=ALL_FLOATS) or linear(plain, view, types=ALL_FLOATS)
+            change = product(plain, view, types=ALL_FLOATS) or linear(plain, view, types=ALL_FLOATS)
         if change is None:
             self.nodes.append(node)
         else:

@@ -26,7 +26,7 @@ from polyconv.models.lanes import only_native, rows
 from polyconv.models.pixels import joined_in_pixels
 from polyconv.models.places import LINE, places
 from polyconv.models.steps import Times
-from polyconv.models.told import Told, direct, lies_so, name_between, packed_results
+from polyconv.models.told import Told, direct, lies_so, name_between, packed_results, without_counting
 from polyconv.operators.job import Job
 from polyconv.operators.lying import Lies, lies
 from polyconv.planning.planner import waking
@@ -92,12 +92,14 @@ class Replay:
 
     def __init__(self, told: Sequence[Told], results: Sequence[str], steady: Mapping[str, Array],
                  feeds: Mapping[str, Lies], room: int) -> None:  # fmt: skip
-        told, self._still = direct(told, results)  # the latter: steps of which a run has nothing to do
+        told, counted, gone = without_counting(told, steady)
+        told, shown = direct(told, results)
+        self._still = gone + shown  # steps of which a run has nothing to do
         self.is_over = False
         self._lock = threading.Lock()
         self._feeds, self._lies = dict(feeds), dict(feeds)
-        self.held: dict[str, Any] = dict(steady)
-        self._lies.update((name, lies(a)) for name, a in steady.items())
+        self.held: dict[str, Any] = {**steady, **counted}
+        self._lies.update((name, lies(a)) for name, a in self.held.items())
         self._moving = set(feeds)
         self._results, self._context = frozenset(results), context()
         self._threads = max((job.threads for step in told if step.plan for job in step.plan.jobs), default=1)

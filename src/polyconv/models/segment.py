@@ -38,6 +38,10 @@ class Segment:
         Whether its results may lie in the memory of its inputs, of its constants or of each other.
     looks : bool
         Whether it does nothing but look at its only input in another way, which follows from extents alone.
+    extents : bool
+        Whether its results follow from the extents of what it reads alone.
+    varies : bool
+        Whether two runs on equal arrays may make others (random numbers).
     by_image : bool
         Whether each image of its results, along the first axis, follows from that image of its inputs alone, if all
         have as many and a plan for fewer images makes fewer.
@@ -65,6 +69,8 @@ class Segment:
     once: bool = False
     views: bool = False
     looks: bool = False
+    extents: bool = False
+    varies: bool = False
     by_image: bool = False
     plan: Callable[[Sequence[Array], tuple[Lies, ...]], Plan | None] = lambda arrays, into: None
     gaps: bool = False

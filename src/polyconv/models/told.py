@@ -14,13 +14,17 @@ from typing import Any
 import numpy as np
 
 from polyconv.models.convolution import ENGINE
+from polyconv.models.graph import Array
 from polyconv.models.segment import Segment
 from polyconv.operators.job import Plan
 from polyconv.operators.lying import Lies, lies, like, packed
 from polyconv.operators.running import conditions
 from polyconv.runtime.arrays import address, may_overlap
 
-__all__ = ["Told", "direct", "lies_so", "name_between", "packed_results", "told_of"]
+__all__ = ["Told", "direct", "lies_so", "name_between", "packed_results", "told_of", "without_counting"]
+
+_LITTLE = 1 << 20
+"""Bytes of a step's results that a replay may hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,8 @@ class Told:
     made : tuple of Lies
         How its results lay.
     seconds : float
+    numbers : tuple of array
+        What it made, where that is little; else empty.
     lane : int or None
         Of steps of several images at once, the number of the image; see ``models.lanes``.
     """
@@ -53,6 +59,7 @@ class Told:
     looks: tuple[tuple[str, str, int], ...]
     made: tuple[Lies, ...]
     seconds: float
+    numbers: tuple[Array, ...] = ()
     lane: int | None = None
 
 
@@ -68,7 +75,37 @@ def told_of(index: int, reads: tuple[str, ...], writes: tuple[str, ...], segment
     plan = None if segment.views and (looks or not segment.looks) else segment.plan(arrays, ())
     if plan is not None and not all(lies_so(m, lie) for m, lie in zip(made, plan.results, strict=False)):
         plan = None  # steps after it have plans for what the run made
-    return Told(index, reads, writes, segment, plan, looks, tuple(lies(m) for m in made), seconds)
+    is_little = sum(m.nbytes for m in made) <= _LITTLE
+    numbers = tuple(np.array(m) for m in made) if is_little else ()
+    return Told(index, reads, writes, segment, plan, looks, tuple(lies(m) for m in made), seconds, numbers)
+
+
+def without_counting(told: Sequence[Told], steady: Collection[str]) -> tuple[list[Told], dict[str, Array], list[int]]:
+    """The steps but for those that runs with such extents need not do again.
+
+    What a model counts with extents, to cut and to reshape by, is the same in all of them.
+
+    Parameters
+    ----------
+    told : sequence of Told
+        Every step of a run, in order.
+    steady : collection of str
+        Values that are the same in every run.
+
+    Returns
+    -------
+    list of Told, dict of array, list of int
+        The steps, what those left out made, and their numbers.
+    """
+    kept, known, gone = list[Told](), dict[str, Array](), list[int]()
+    for step in told:
+        is_same = step.segment.extents or all(name in steady or name in known for name in step.reads)
+        if is_same and step.numbers and not step.segment.varies:
+            known.update(zip(step.writes, step.numbers, strict=True))
+            gone.append(step.index)
+        else:
+            kept.append(step)
+    return kept, known, gone
 
 
 def name_between(step: Told, number: int) -> str:

@@ -1,7 +1,7 @@
-"""MatMul of two operands that come with a run, on a GPU; of constant matrices rewrites make convolutions.
+"""MatMul of two operands that come with a run; of constant matrices rewrites make convolutions.
 
 Axes in front of the last two are one axis, along which each operand has one step; what does not lie so is copied first.
-On the CPU the host computes it.  It must not know kernels.
+It must not know kernels.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from polyconv.operators.along import Along, across, joined
 from polyconv.operators.elementwise import dtype_name, untaken
 from polyconv.operators.job import Conditions, Operation, Own, Plan, Planning, constant
 from polyconv.operators.lying import Lies
-from polyconv.operators.moving import copy_of
+from polyconv.operators.matrices import Matrices, multiplied
+from polyconv.operators.moving import copy_of, with_rows
 from polyconv.operators.strided import pass_over
 
 __all__ = ["multiplying"]
-
-
 
 def multiplying(operation: Operation) -> Own | str:
     """An operation as products of matrices, or why not."""
     present = [given for given in operation.inputs if given is not None]
     if len(present) != 2:
         return "it has not two operands"
-    dtype = dtype_name(present[0].dtype, has_halves=True)
-    if dtype is None or present[1].dtype != present[0].dtype or DTYPES[dtype].bits < 16:
+    dtype = dtype_name(present[0].dtype, has_halves=operation.on_gpu)
+    is_taken = dtype is not None and (DTYPES[dtype].bits > 8 if operation.on_gpu else DTYPES[dtype].is_float)
+    if dtype is None or present[1].dtype != present[0].dtype or not is_taken:
         return untaken(present[0].dtype) if dtype is None else "it is not done here for these types"
     if any(given.dims is None or len(given.dims) < 2 for given in present):
         return "the model does not say that its operands have two axes or more"
@@ -67,11 +67,17 @@ def _plan(planning: Planning, dtype: str, a: int, b: int) -> None:
         return
     if len(_outer(planning, outer, (a, b, y))[0]) > 1:
         a, b = (_whole(planning, one, outer) for one in (a, b))
+    if not planning.c.on_gpu:
+        b = with_rows(planning, b)
     extents, steps = _outer(planning, outer, (a, b, y))
-    from polyconv.operators.on_gpu.multiplying import Matrices, multiplied  # here, as the CPU needs none of its kernels
+    matrices = extents[0], rows, columns, terms
+    along = tuple(each.strides[0] for each in steps)
+    if not planning.c.on_gpu:
+        multiplied(planning, Matrices(dtype, *matrices), (a, b, y), (along[0], along[1], along[2]))
+        return
+    from polyconv.operators.on_gpu import multiplying as there  # here, as the CPU needs none of its kernels
 
-    matrices = Matrices(dtype, extents[0], rows, columns, terms)
-    multiplied(planning, matrices, (a, b, y), tuple(along.strides[0] for along in steps))
+    there.multiplied(planning, there.Matrices(dtype, *matrices), (a, b, y), along)
 
 
 def _outer(planning: Planning, outer: Sequence[int], numbers: Sequence[int]) -> tuple[list[int], list[Along]]:

@@ -34,15 +34,18 @@ BY_FAMILY: dict[str, tuple[str, ...]] = {
     "padding.padding": ("Pad",),
     "normalisation.normalisation": ("GroupNormalization", "InstanceNormalization", "LayerNormalization", "Softmax"),
     "responses.response": ("LRN",),
+    "multiplying.multiplying": ("MatMul",),
 }  # fmt: skip
 """Module and function of each family -> names of the operators that it knows."""
 
 _ON_GPU: dict[str, tuple[str, ...]] = {
-    "gathering.gathering": ("Gather",), "responding.responding": ("LRN",), "multiplying.multiplying": ("MatMul",),
+    "gathering.gathering": ("Gather",), "responding.responding": ("LRN",),
 }  # fmt: skip
 """Those whose kernels are of a GPU only."""
 
-_INNER: dict[str, tuple[str, ...]] = {"ranging.ranging": ("SpanningQuantity",)}
+_INNER: dict[str, tuple[str, ...]] = {
+    "ranging.ranging": ("SpanningQuantity",), "recurrence.recurrence": ("Recurrence",),
+}  # fmt: skip
 """Those that only rewrites ask for, and no specification knows."""
 
 OPERATORS = frozenset(name for names in BY_FAMILY.values() for name in names)
