@@ -384,6 +384,10 @@ def test_reductions(dtype: Any, level: str | None) -> None:
             right = x.astype(np.float64).mean(axis=some, keepdims=bool(keep))
             assert (np.abs(mean - right) <= (count + 2) * np.finfo(dtype).eps * size / count).all()
             same_bits(one("ReduceMax", x, level=level, axes=axes, keepdims=keep), x.max(axis=some, keepdims=bool(keep)))
+            squares = (x.astype(np.float64) ** 2).sum(axis=some, keepdims=bool(keep))
+            for op, exact in (("ReduceL1", size), ("ReduceSumSquare", squares), ("ReduceL2", np.sqrt(squares))):
+                found = one(op, x, level=level, axes=axes, keepdims=keep)
+                assert (np.abs(found - exact) <= (count + 3) * np.finfo(dtype).eps * exact).all(), op
 
 
 def normalised(x: np.ndarray, axes: Sequence[int], epsilon: float = 1e-5) -> np.ndarray:

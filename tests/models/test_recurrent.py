@@ -146,14 +146,27 @@ def test_other_layers_run_elsewhere(kind: str, attributes: dict[str, Any]) -> No
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)
 
 
-def test_lengths_run_elsewhere() -> None:
-    model, given = layer("GRU", "forward", np.float32, (4, 2, 5, 8))
+@pytest.mark.parametrize("kind", GATES)
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_sequences_of_several_lengths(kind: str, direction: str) -> None:
+    """Each as if it were alone, with zeros behind its end."""
+    model, given = layer(kind, direction, np.float32, (5, 4, 6, 20))
     model.graph.node[0].input[4] = "lengths"
-    model.graph.input.append(info("lengths", [2], TensorProto.INT32))
-    made, feeds = session(model), {**feeds_of(given), "lengths": np.array([4, 2], np.int32)}
-    assert engines(made) == {"layer": "onnxruntime"}
-    for ours, theirs in zip(made.run(None, feeds), onnxruntime_run(model, feeds), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)
+    model.graph.input.append(info("lengths", [4], TensorProto.INT32))
+    made = session(model)
+    for lengths in ([5, 5, 5, 5], [1, 5, 3, 2]):
+        feeds = {**feeds_of(given), "lengths": np.array(lengths, np.int32)}
+        for _ in range(3):
+            results = made.run(None, feeds)
+            for at, length in enumerate(lengths):
+                x, w, r, b, *states = given
+                alone = [None if s is None else s[:, at : at + 1] for s in states]
+                right = defined(kind, direction, x[:length, at : at + 1], w, r, b, *alone)
+                np.testing.assert_allclose(results[0][:length, :, at : at + 1], right[0], rtol=0, atol=2e-5)
+                assert not results[0][length:, :, at].any()
+                for found, state in zip(results[1:], right[1:], strict=True):
+                    np.testing.assert_allclose(found[:, at : at + 1], state, rtol=0, atol=2e-5)
+    assert engines(made) == {"layer": "polyconv"}
 
 
 def test_two_threads_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,10 +53,11 @@ def show(
     known = usage(feeds.dims, dim or ())
 
     def fed(path: Path) -> dict[str, Any]:
-        """What a model is fed."""
-        graph = read_model(path)
+        """What a model is fed: files that are named, an .npz beside it, else random numbers."""
+        graph, beside = read_model(path), path.with_suffix(".npz")
         given = [value for value in graph.inputs if value.name not in graph.defaults]
-        return {name: feed.array for name, feed in usage(feeds.feeds, given, inputs or (), known, seed).items()}
+        files = inputs or ([str(beside)] if beside.is_file() else ())
+        return {name: feed.array for name, feed in usage(feeds.feeds, given, files, known, seed).items()}
 
     if device is not None:
         gpu.name_of(device.partition(",")[0])  # or why there is none, before models are read

@@ -27,13 +27,13 @@ _ACTIVATIONS = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"],
 def recurrent(node: Node, view: View) -> Change | None:
     """``LSTM``, ``GRU`` or ``RNN`` with constant weights -> a convolution of 1x1 windows, and ``Recurrence``.
 
-    With the activations that are the default, sequences of one length, no peepholes; a GRU resets after its product.
+    With the activations that are the default, and no peepholes; a GRU resets after its product.
     """
     kind, a = node.op, node.attributes
     x, _, _, _, lengths, h, *more = (*node.inputs, *("",) * 8)[:8]
     c, peepholes = more if kind == "LSTM" else ("", "")
     w, r, b = (view.constant(node, at) for at in (1, 2, 3))
-    if w is None or r is None or lengths or peepholes or node.version < 7 or not _is_plain(node):
+    if w is None or r is None or peepholes or node.version < 7 or not _is_plain(node):
         return None
     value, direction = view.values.get(x), str(a.get("direction", "forward"))
     directions, gates = 2 if direction == "bidirectional" else 1, GATES[kind]
@@ -59,7 +59,7 @@ def recurrent(node: Node, view: View) -> Change | None:
     *_, of_steps, together = names
     results = [*node.outputs, "", "", ""][: 3 if kind == "LSTM" else 2]
     made = tuple(name or view.fresh(f"state {at} of {node.name}") for at, name in enumerate(results))
-    operands = (together, x, names[2], names[3], h, *((c,) if kind == "LSTM" else ()))
+    operands = (together, x, names[2], names[3], lengths, h, *((c,) if kind == "LSTM" else ()))
     nodes = (
         Node(node.name, "Reshape", "", version, (x, names[4]), (of_steps,), stands_for=file),
         Node(node.name, "NhwcConv", ort.CONTRIB, 1, (of_steps, names[0], names[1]), (together,), stands_for=file),

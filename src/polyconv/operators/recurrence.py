@@ -22,7 +22,7 @@ from polyconv.dtypes import DTYPES
 from polyconv.errors import ArgumentError
 from polyconv.kernels import mathfn
 from polyconv.kernels.convert import LLVM_NAMES
-from polyconv.kernels.language import Module, Type, Value, vector
+from polyconv.kernels.language import INT, Module, Type, Value, vector
 from polyconv.kernels.record import Record, Word, at_once, filled
 from polyconv.kernels.values import Buffer
 from polyconv.machine.host import profile_in_force
@@ -60,8 +60,9 @@ class _Cell:
         Vectors of states whose gates are summed together, and those of the last block.
     lanes : int
     masks : bool
-    given : tuple of bool
-        Whether the states h and c have values before the first step; else they are 0.
+    given : str
+        What comes with a run: ``h`` and ``c``, states before the first step, which are 0 else; ``l``, lengths of
+        sequences.
     """
 
     kind: str
@@ -71,25 +72,27 @@ class _Cell:
     rest: int
     lanes: int
     masks: bool
-    given: tuple[bool, bool]
+    given: str
 
     def __str__(self) -> str:
-        given = "".join(word for word, is_there in zip("hc", self.given, strict=True) if is_there)
-        return f"{self.kind} {self.dtype} {self.direction} {self.block} {self.rest} {given}"
+        return f"{self.kind} {self.dtype} {self.direction} {self.block} {self.rest} {self.given}"
 
 
 def recurrence(operation: Operation) -> Own | str:
-    """``Recurrence(gates, x, R, bias, h, c)`` -> all states, the last h and, of an LSTM, the last c; or why not.
+    """``Recurrence(gates, x, R, bias, lengths, h, c)`` -> all states, the last h and an LSTM's last c; or why not.
 
     ``gates`` is ``[1, T B, D G H']``: for each of T steps of B sequences what inputs and biases give the G gates of the
     H states of D directions, padded to H'.  ``x``, ``[T, B, ...]``, says only how many steps there are.  ``R`` is
-    ONNX's, ``bias`` what is added to ``R h`` of a GRU's hidden gate; states before the first step may be left out.
+    ONNX's, ``bias`` what is added to ``R h`` of a GRU's hidden gate; states before the first step may be left out, and
+    so may the lengths of sequences: states behind an end are 0, and what goes backwards begins there.
     """
     kind, direction = (str(operation.attributes.get(name)) for name in ("kind", "direction"))
-    gates, x, r, bias, *states = (*operation.inputs, None, None)[:6]
+    gates, x, r, bias, lengths, *states = (*operation.inputs, None, None, None)[:7]
     held = constant(r), constant(bias)
     if gates is None or x is None or held[0] is None or kind not in GATES or operation.on_gpu:
         return "it takes gates, inputs and constant weights, on a CPU"
+    if lengths is not None and lengths.dtype != "int32":
+        return "lengths of sequences are numbers of i32"
     dtype = dtype_name(gates.dtype) or ""
     if not dtype or not DTYPES[dtype].is_float or any(s is not None and s.dtype != gates.dtype for s in states):
         return "it is computed for floats of 32 and 64 bits"
@@ -101,18 +104,18 @@ def recurrence(operation: Operation) -> Own | str:
     def planned(given: Sequence[Lies], c: Conditions) -> Plan:
         planning = Planning(given, c)
         numbers = {at: number for number, at in enumerate(reads)}
-        initial = [
-            numbers.get(at, None if (array := fixed.get(at)) is None else planning.constant(array)) for at in (4, 5)
+        others = [
+            numbers.get(at, None if (array := fixed.get(at)) is None else planning.constant(array)) for at in (4, 5, 6)
         ]
         assert held[0] is not None
-        _plan(planning, kind, direction, dtype, (held[0], held[1]), initial, packed)
+        _plan(planning, kind, direction, dtype, (held[0], held[1]), others, packed)
         return planning.plan()
 
     return Own(reads, (gates.dtype,) * (3 if kind == "LSTM" else 2), planned)
 
 
 def _plan(planning: Planning, kind: str, direction: str, dtype: str, held: tuple[Array, Array | None],
-          initial: Sequence[int | None], packed: dict[tuple[int, int], Array]) -> None:  # fmt: skip
+          others: Sequence[int | None], packed: dict[tuple[int, int], Array]) -> None:  # fmt: skip
     """Add the results of a layer and the job that makes them."""
     r, bias = held
     directions, _, states = r.shape
@@ -122,13 +125,13 @@ def _plan(planning: Planning, kind: str, direction: str, dtype: str, held: tuple
     wanted = (1, steps * batch, directions * gates * padded)
     if planning.lie(0).shape != wanted:
         raise ArgumentError(f"the gates have the shape {planning.lie(0).shape}, not {wanted}")
-    for number in initial:
-        if number is not None and planning.lie(number).shape != (directions, batch, states):
-            raise ArgumentError(
-                f"a state before the first step has the shape {planning.lie(number).shape}, not "
-                f"{(directions, batch, states)}"
-            )
     kept = 2 if kind == "LSTM" else 1
+    given = dict(zip("lhc"[: 1 + kept], others, strict=False))
+    for word, number in given.items():
+        expected = (batch,) if word == "l" else (directions, batch, states)
+        if number is not None and planning.lie(number).shape != expected:
+            what = "lengths of sequences have" if word == "l" else "a state before the first step has"
+            raise ArgumentError(f"{what} the shape {planning.lie(number).shape}, not {expected}")
     results = [planning.result((steps, directions, batch, states), DTYPES[dtype].numpy, alike=False)]
     results += [planning.result((directions, batch, states), DTYPES[dtype].numpy, alike=False) for _ in range(kept)]
     if not batch or not states:
@@ -140,8 +143,8 @@ def _plan(planning: Planning, kind: str, direction: str, dtype: str, held: tuple
     rest = vectors - (blocks - 1) * block
     while rest <= 0:
         blocks, rest = blocks - 1, rest + block
-    is_given = initial[0] is not None, len(initial) > 1 and initial[1] is not None and kind == "LSTM"
-    spec = _Cell(kind, dtype, direction, block, rest, lanes, c.target.has_masks, is_given)
+    words_given = "".join(word for word, number in given.items() if number is not None)
+    spec = _Cell(kind, dtype, direction, block, rest, lanes, c.target.has_masks, words_given)
     form = block, lanes
     if form not in packed:
         packed[form] = _packed(r, gates, padded, block, lanes)
@@ -150,7 +153,7 @@ def _plan(planning: Planning, kind: str, direction: str, dtype: str, held: tuple
     if bias is not None:
         beside[:, :states] = bias
     state = planning.between((directions * batch, 3, padded), DTYPES[dtype].numpy, alike=False)
-    before = [as_packed(planning, n) if n is not None else results[0] for n in initial]
+    before = [results[0] if (n := given.get(word)) is None else as_packed(planning, n) for word in "lhc"]
     operands = [as_packed(planning, 0), weights, planning.constant(beside), state, *before, *results]
     keep: list[object] = []
     words = filled(_Recurring(
@@ -213,36 +216,46 @@ def _drive(k: Module, name: str, spec: _Cell) -> None:
     size, gates = kind.element_bytes, GATES[spec.kind]
     with k.function(name, Drive) as given:
         w = at_once(_Recurring.read(k, given.words))
-        count = 9 if spec.kind == "LSTM" else 8
-        x, weights, bias, state, h0, c0, y, *last = (k.buffer(given.frame, 2 * at) for at in range(count))
+        count = 10 if spec.kind == "LSTM" else 9
+        x, weights, bias, state, lengths, h0, c0, y, *last = (k.buffer(given.frame, 2 * at) for at in range(count))
         direction, sequence = given.item // w.batch, given.item % w.batch
         row = w.padded * size
         state = state + given.item * (3 * row)
         cells = state + 2 * row
-        for place, before, is_there in ((state, h0, spec.given[0]), (cells, c0, spec.given[1])):
-            _cleared(k, kind, place, w.padded)
-            if is_there:
+        for place, before, word in ((state, h0, "h"), (cells, c0, "c")):
+            _cleared(k, kind, place, w.padded, spec.masks)
+            if word in spec.given:
                 _copied(k, kind, before + given.item * (w.states * size), place, w.states, spec.masks)
         of_direction = direction * (w.states * gates * row)
         is_back = direction.equals(1 if spec.direction == "bidirectional" else 0)
-        with k.loop(0, w.steps, carry=[state, state + row]) as step:
+        steps = w.steps
+        if "l" in spec.given:
+            length = k.cast("sext", k.load(Type("i32"), lengths + sequence * 4), INT)
+            steps = k.maximum(k.minimum(length, steps), 0)
+        with k.loop(0, steps, carry=[state, state + row]) as step:
             h, following = step.values
             number = step.index
             if spec.direction != "forward":
-                number = k.select(is_back, w.steps - 1 - number, number)
+                number = k.select(is_back, steps - 1 - number, number)
             line = (number * w.batch + sequence) * w.directions + direction
             at = _Places(x + line * (gates * row), weights + of_direction, bias + direction * row, h, following, cells)
             _all_states(k, spec, kind, at, w)
             target = (number * w.directions + direction) * w.batch + sequence
             _copied(k, kind, following, y + target * (w.states * size), w.states, spec.masks)
             step.next(following, h)
+        with k.loop(steps, w.steps) as rest:  # behind the end of a sequence
+            target = (rest.index * w.directions + direction) * w.batch + sequence
+            _cleared(k, kind, y + target * (w.states * size), w.states, spec.masks)
         for now, into in zip((step.results[0], cells), last, strict=False):
             _copied(k, kind, now, into + given.item * (w.states * size), w.states, spec.masks)
 
 
-def _cleared(k: Module, kind: Type, place: Buffer, elements: Value) -> None:
-    with k.loop(0, elements, kind.lanes) as each:
-        k.store(k.constant(kind, 0.0), place + each.index * kind.element_bytes)
+def _cleared(k: Module, kind: Type, target: Buffer, elements: Value, masks: bool) -> None:
+    size = kind.element_bytes
+    each_vector(
+        k, kind, 0, elements, masks,
+        lambda at, type_, mask: write(k, k.constant(type_, 0.0), target + at * size, mask),
+    )  # fmt: skip
 
 
 def _copied(k: Module, kind: Type, source: Buffer, target: Buffer, elements: Value, masks: bool) -> None:

@@ -37,27 +37,45 @@ _CHAINS = 4
 
 @dataclass(frozen=True, slots=True)
 class Over:
-    """What a reduction does: ``Add``, ``Max`` or ``Min``, the type, whether sums become means."""
+    """What a reduction does.
+
+    Parameters
+    ----------
+    function : str
+        What joins elements: ``Add``, ``Max`` or ``Min``.
+    dtype : str
+    mean : bool
+        Whether sums become means.
+    before, after : str
+        What becomes of each element first, ``Abs`` or ``Square``, and of the sum at last, ``Sqrt``; empty for nothing.
+    """
 
     function: str
     dtype: str
     mean: bool = False
+    before: str = ""
+    after: str = ""
 
     def __str__(self) -> str:
-        return f"{self.function}{' mean' * self.mean} {self.dtype}"
+        words = (self.function, "mean" * self.mean, self.before, self.after, self.dtype)
+        return " ".join(word for word in words if word)
 
 
 def reduction(operation: Operation) -> Own | str:
     """An operation as a reduction, or why not."""
-    function, mean, is_global = _TABLE[operation.op]
+    row = _TABLE[operation.op]
+    is_global = operation.op.startswith("Global")
     x = operation.inputs[0] if operation.inputs else None
     if x is None or (x.dims is None and not is_global) or operation.outputs != 1:
         return "the model does not say the rank of its input"
     dtype = dtype_name(x.dtype, has_halves=operation.on_gpu)
-    if dtype is None or DTYPES[dtype].kind not in ("f" if mean or is_global else "fiu"):
+    if dtype is None or DTYPES[dtype].kind not in ("f" if row.is_of_floats or is_global else "fiu"):
         return untaken(x.dtype)
+    if operation.on_gpu and row.before:
+        return "it is not done on a GPU"
+    spec = Over(row.function, dtype, row.mean, row.before, row.after)
     if x.dims is None:
-        return _global(Over(function, dtype, mean)) if not operation.attributes else "it has attributes"
+        return _global(spec) if not operation.attributes else "it has attributes"
     rank = len(x.dims)
     axes = tuple(range(2, rank)) if is_global else _axes(operation, rank)
     if axes is None:
@@ -67,7 +85,6 @@ def reduction(operation: Operation) -> Own | str:
     if is_global and (operation.attributes or len(operation.inputs) != 1):
         return "it has attributes that are not done here"
     keep = bool(operation.attributes.get("keepdims", 1))
-    spec = Over(function, dtype, mean)
     return Own((0,), (x.dtype,), lambda given, c: _planned(spec, axes, keep, rank, given, c))
 
 
@@ -222,7 +239,16 @@ def _joined(k: Module, spec: Over, a: Value, b: Value) -> Value:
     return FUNCTIONS[spec.function].emit(k, DTYPES[spec.dtype], a, b)
 
 
+def _begun(k: Module, spec: Over, value: Value) -> Value:
+    """What an element counts as."""
+    if spec.before == "Square":
+        return value * value
+    return FUNCTIONS[spec.before].emit(k, DTYPES[spec.dtype], value) if spec.before else value
+
+
 def _finished(k: Module, spec: Over, total: Value, length: Value) -> Value:
+    if spec.after:
+        return FUNCTIONS[spec.after].emit(k, DTYPES[spec.dtype], total)
     if not spec.mean:
         return total
     count = k.cast("sitofp", length, total.type.scalar)
@@ -236,17 +262,18 @@ def _along(k: Module, spec: Over, kind: Type, source: Buffer, length: Value) -> 
     full = length - length % block
     with k.loop(0, full, block, carry=[neutral] * _CHAINS) as each:
         place = source + each.index * size
-        each.next(*(_joined(k, spec, held, k.load(kind, place + at * kind.bytes)) for at, held in
+        each.next(*(_joined(k, spec, held, _begun(k, spec, k.load(kind, place + at * kind.bytes))) for at, held in
                     enumerate(each.values)))  # fmt: skip
     whole = length - length % kind.lanes
     with k.loop(full, whole, kind.lanes, carry=[each.results[0]]) as one:
-        one.next(_joined(k, spec, one.values[0], k.load(kind, source + one.index * size)))
+        one.next(_joined(k, spec, one.values[0], _begun(k, spec, k.load(kind, source + one.index * size))))
     total = one.results[0]
     for other in each.results[1:]:
         total = _joined(k, spec, total, other)
     single = across_lanes(k, total, lambda a, b: _joined(k, spec, a, b))
     with k.loop(whole, length, carry=[single]) as rest:
-        rest.next(_joined(k, spec, rest.values[0], k.load(kind.scalar, source + rest.index * size)))
+        value = _begun(k, spec, k.load(kind.scalar, source + rest.index * size))
+        rest.next(_joined(k, spec, rest.values[0], value))
     (found,) = rest.results
     assert isinstance(found, Value)
     return found
@@ -271,7 +298,7 @@ def _columns(k: Module, spec: Over, kind: Type, source: Buffer, target: Buffer, 
         neutral = k.constant(type_, _neutral(spec))
         with k.loop(0, w.length, carry=[neutral] * count) as line:
             place = source + line.index * (w.inner * size) + at * size
-            values = [read(k, type_, place + j * type_.bytes, mask) for j in range(count)]
+            values = [_begun(k, spec, read(k, type_, place + j * type_.bytes, mask)) for j in range(count)]
             line.next(*(_joined(k, spec, held, value) for held, value in zip(line.values, values, strict=True)))
         for j, total in enumerate(line.results):
             found = _finished(k, spec, total, w.length)
@@ -280,12 +307,26 @@ def _columns(k: Module, spec: Over, kind: Type, source: Buffer, target: Buffer, 
     each_block(k, kind, begin, end, masks, _CHAINS, some)
 
 
-_TABLE: Mapping[str, tuple[str, bool, bool]] = {
-    "ReduceMean": ("Add", True, False),
-    "ReduceSum": ("Add", False, False),
-    "ReduceMax": ("Max", False, False),
-    "ReduceMin": ("Min", False, False),
-    "GlobalAveragePool": ("Add", True, True),
-    "GlobalMaxPool": ("Max", False, True),
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """An operator as ``Over`` has it; of floats alone, or of integers as well."""
+
+    function: str
+    mean: bool = False
+    before: str = ""
+    after: str = ""
+    is_of_floats: bool = False
+
+
+_TABLE: Mapping[str, _Row] = {
+    "ReduceMean": _Row("Add", mean=True, is_of_floats=True),
+    "ReduceSum": _Row("Add"),
+    "ReduceL1": _Row("Add", before="Abs", is_of_floats=True),
+    "ReduceL2": _Row("Add", before="Square", after="Sqrt", is_of_floats=True),
+    "ReduceSumSquare": _Row("Add", before="Square", is_of_floats=True),
+    "ReduceMax": _Row("Max"),
+    "ReduceMin": _Row("Min"),
+    "GlobalAveragePool": _Row("Add", mean=True),
+    "GlobalMaxPool": _Row("Max"),
 }
-"""Operator -> what joins elements, whether sums become means, whether it takes all spatial axes."""
+"""By operator."""

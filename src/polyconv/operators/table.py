@@ -27,7 +27,8 @@ BY_FAMILY: dict[str, tuple[str, ...]] = {
     "views.view": views.OPERATORS,
     "pooling.pooling": ("AveragePool", "MaxPool"),
     "reduction.reduction": (
-        "GlobalAveragePool", "GlobalMaxPool", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum",
+        "GlobalAveragePool", "GlobalMaxPool", "ReduceL1", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin",
+        "ReduceSum", "ReduceSumSquare",
     ),
     "moving.moving": ("Concat", "DepthToSpace", "SpaceToDepth", "Tile", "Transpose"),
     "resizing.resizing": ("Resize", "Upsample"),
