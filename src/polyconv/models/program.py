@@ -70,6 +70,7 @@ class Program:
     open: Sequence[tuple[str, ...]]
     _schedules: dict[tuple[str, ...], Schedule] = field(default_factory=dict)
     _seen: dict[str, Value] = field(default_factory=dict)
+    _told_by: list[object] = field(default_factory=list)
     replays: Replays | GpuReplays = field(default_factory=Replays)
     ahead: Ahead = field(kw_only=True)
     plans: KeptPlans = field(kw_only=True)
@@ -105,8 +106,9 @@ class Program:
         done = None if replay is None else replay.run(feeds, times, halt)
         if replay is not None and replay.is_over:
             self.replays.forget(replay)  # type: ignore[arg-type]  # its own
-        if done is not None and any(self.open):
+        if done is not None and replay not in self._told_by and any(self.open):
             assert replay is not None
+            self._told_by[:] = [replay]  # which makes values of the same extents in every run
             again = {**replay.held, **done[0]}
             names = (name for of_step in self.open for name in of_step if name in again)
             self._seen.update({name: _seen(name, again[name]) for name in names})
@@ -128,6 +130,7 @@ class Program:
         fresh: set[str] = set()
         told: list[Any] | None = [] if self.replays.wants(results, feeds) else None
         schedule = self._schedule(results)
+        self._told_by.clear()
         self.ahead([self.steps[index] for index, _ in schedule], self.values, feeds)
         for index, last in schedule:
             step = self.steps[index]

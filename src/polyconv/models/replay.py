@@ -10,7 +10,7 @@ It must not know operators.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
@@ -131,6 +131,7 @@ class Replay:
             raise MemoryError(f"{size} bytes lie between steps, a session keeps {room}")
         self._memory = aligned(max(LINE, size), np.uint8)
         self._made = set[str]()  # results that have their memory by then
+        self._by_address = _read_natively(told, results)
         self._pieces: list[_Chain | Told] = []
         for row in rows(told):
             self._append(row, begins)
@@ -254,10 +255,18 @@ class Replay:
             chain.jobs.append(self._side_by_side(jobs))
 
     def _look(self, step: Told) -> None:
-        """Do what a step shows now, where it shows the same memory in every run, else as a piece of a run."""
+        """Do what a step shows now, where it shows the same memory in every run, else as a piece of a run.
+
+        What only native work reads is an address in the memory that it shows, and takes no piece.
+        """
         if step.looks and self._moving.isdisjoint(step.reads):
             made = step.segment.run([self.held[name] for name in step.reads])
             self.held.update(zip(step.writes, made, strict=False))
+            self._still.append(step.index)
+        elif step.looks and self._by_address.issuperset(step.writes):
+            for name, source, begin in step.looks:
+                whole, before = self._inside.get(source, (source, 0))
+                self._inside[name] = whole, before + begin
             self._still.append(step.index)
         else:
             self._pieces.append(step)
@@ -324,6 +333,15 @@ class Replay:
     def _array(self, begin: int, lie: Lies) -> Array:
         """An array in the memory."""
         return np.ndarray(lie.shape, lie.dtype, self._memory[begin : begin + lie.size], lie.offset, lie.strides)
+
+
+def _read_natively(told: Sequence[Told], results: Collection[str]) -> set[str]:
+    """Values that only native work reads, and what shows them to it: those whose address is enough."""
+    found = {name for step in told for name in step.reads} - set(results)
+    for step in reversed(told):
+        if step.plan is None and not (step.looks and found.issuperset(step.writes)):
+            found.difference_update(step.reads)
+    return found
 
 
 def _new(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
