@@ -112,9 +112,14 @@ def _refused(node: Node, bodies: Mapping[str, _Body], known: Mapping[str, Value]
 
 def _truth(node: Node, array: Any) -> bool:
     """A condition: an array of one element."""
+    return bool(_number(node, array, "condition"))
+
+
+def _number(node: Node, array: Any, what: str) -> Any:
+    """The element of an array of one."""
     if np.size(array) != 1:
-        raise ModelError(f"{node.label} has a condition of {np.size(array)} elements; it takes one")
-    return bool(np.asarray(array).item())
+        raise ModelError(f"{node.label} has a {what} of {np.size(array)} elements; it takes one")
+    return np.asarray(array).item()
 
 
 def _either(a: Dims | None, b: Dims | None) -> Dims | None:
@@ -160,7 +165,7 @@ def _loop(node: Node, bodies: Mapping[str, _Body], known: Mapping[str, Value]
     results += [Value("", v.type, None if v.dims is None else (None, *v.dims)) for v in told[1 + len(carried) :]]
 
     def run(values: Values) -> list[Any]:
-        most = int(np.asarray(values[inputs[0]]).item()) if inputs[0] else None
+        most = int(_number(node, values[inputs[0]], "count")) if inputs[0] else None
         goes_on = _truth(node, values[inputs[1]]) if inputs[1] else True
         now, rows = [values[name] for name in carried], list[list[Any]]()
         while goes_on and (most is None or len(rows) < most):
@@ -176,6 +181,8 @@ def _loop(node: Node, bodies: Mapping[str, _Body], known: Mapping[str, Value]
 def _stacked(value: Value, rows: Sequence[Array], axis: int) -> Array:
     """What iterations made, along a new axis; of none of them, nothing."""
     if rows:
+        if not -rows[0].ndim - 1 <= axis <= rows[0].ndim:
+            raise ModelError(f"{value.name!r} of shape {rows[0].shape} gets no axis {axis}")
         if len({row.shape for row in rows}) > 1:
             raise ModelError(f"its iterations make {value.name!r} of shapes {rows[0].shape} and others")
         return np.stack(rows, axis)
@@ -191,20 +198,23 @@ def _scan(node: Node, bodies: Mapping[str, _Body], known: Mapping[str, Value]
     if node.version < 9:
         raise Unsupported(f"{node.label} is of opset {node.version}, whose Scan has a batch: convert it to 9 or later")
     one, a = bodies["body"], node.attributes
-    told, scanned = one.results(), int(a.get("num_scan_inputs", 0))
+    told, scanned = one.results(), a.get("num_scan_inputs", 0)
+    if not isinstance(scanned, int):
+        raise ModelError(f"{node.label} has num_scan_inputs={shorten(scanned)}; it is a number")
     states, made = len(node.inputs) - scanned, len(told) - (len(node.inputs) - scanned)
-    if not 0 < scanned <= len(node.inputs) or made < 0 or one.formal != len(node.inputs) or "" in node.inputs:
+    fits = 0 < scanned <= len(node.inputs) and made >= 0 and one.formal == len(node.inputs)
+    if not fits or "" in node.inputs or len(node.outputs) > len(told):
         raise ModelError(
             f"{node.label} has {len(node.inputs)} inputs, of which it scans {scanned}; its body has {one.formal} "
             f"inputs and {len(told)} outputs"
         )
-    lists = {
-        name: [int(v) for v in a.get(name) or [0] * count]
-        for name, count in (("scan_input_axes", scanned), ("scan_input_directions", scanned),
-                            ("scan_output_axes", made), ("scan_output_directions", made))
+    counts = {
+        "scan_input_axes": scanned, "scan_input_directions": scanned, "scan_output_axes": made,
+        "scan_output_directions": made,
     }  # fmt: skip
+    lists = {name: a.get(name) or [0] * count for name, count in counts.items()}
     for name, given in lists.items():
-        if len(given) != (scanned if "input" in name else made):
+        if not isinstance(given, list) or len(given) != counts[name] or not all(isinstance(v, int) for v in given):
             raise ModelError(f"{node.label} has {name}={shorten(given)} for {scanned} inputs and {made} outputs")
     results = [Value("", v.type, v.dims if at < states else None) for at, v in enumerate(told)]
 

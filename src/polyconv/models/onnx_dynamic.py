@@ -51,7 +51,7 @@ def constant_zero(conv: Node, view: View) -> Change | None:
     if value is None or value.dims not in ((), (1,)):
         return None
     pads = conv.attributes.get("pads") or [0] * 2 * rank
-    if len(pads) != 2 * rank or min(pads) < 0:
+    if not isinstance(pads, list) or len(pads) != 2 * rank or min(pads) < 0:
         return None
     constants: dict[str, Array] = {}
     nodes: list[Node] = []
