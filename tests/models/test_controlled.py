@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx
 import pytest
-from making import close, engines, info, onnx_model, random, session
+from making import close, engines, info, onnx_model, onnxruntime_run, random, session
 from onnx import TensorProto, helper, numpy_helper
 
 from polyconv.errors import ModelError, Unsupported
@@ -169,3 +169,83 @@ def test_other_operators_that_hold_convolutions_are_refused() -> None:
     )  # fmt: skip
     with pytest.raises(Unsupported, match=r"odd.*inner.*If, Loop, Scan"):
         session(model)
+
+
+def by_extents(then: onnx.GraphProto, otherwise: onnx.GraphProto) -> onnx.ModelProto:
+    """A branch for signals of nine numbers, and one for all others."""
+    nodes = [
+        node("Conv", ["x", "w"], ["a"], pads=[1, 1]), node("Shape", ["a"], ["s"]), node("Gather", ["s", "two"], ["n"]),
+        node("Equal", ["n", "nine"], ["is"]),
+        node("If", ["is"], ["b"], "choice", then_branch=then, else_branch=otherwise),
+        node("Conv", ["b", "v"], ["c"]), node("Abs", ["c"], ["y"]),
+    ]  # fmt: skip
+    constants = {"w": whole(3, 3, 3), "v": whole(2, 3, 1), "two": np.array(2), "nine": np.array(9)}
+    return onnx_model(nodes, [info("x", [1, 3, "t"])], ["y"], constants)
+
+
+def bodies(*last: onnx.NodeProto) -> onnx.GraphProto:
+    """A convolution with the model's weights, and what follows it."""
+    return graph([node("Conv", ["a", "w"], ["i"]), *last], [], ["o"])
+
+
+BRANCHES: dict[str, onnx.GraphProto] = {
+    "work": bodies(node("Relu", ["i"], ["o"])),
+    "a view": bodies(node("Identity", ["i"], ["o"])),
+    "what is outside": graph([node("Identity", ["a"], ["o"])], [], ["o"]),
+    "a view with gaps": bodies(node("Slice", ["i", "start", "end", "axis"], ["o"])),
+    "a constant": graph([node("Identity", ["held"], ["o"])], [], ["o"], {"held": whole(1, 3, 4)}),
+    "another branch": graph(
+        [node("Shape", ["x"], ["sx"]), node("Gather", ["sx", "two"], ["nx"]), node("Less", ["nx", "nine"], ["less"]),
+         node("If", ["less"], ["o"], "inner", then_branch=graph([node("Neg", ["a"], ["p"])], [], ["p"]),
+              else_branch=graph([node("Conv", ["a", "w"], ["q"])], [], ["q"]))],
+        [], ["o"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("otherwise", BRANCHES)
+@pytest.mark.parametrize("then", BRANCHES)
+def test_runs_that_are_alike_have_the_steps_of_a_branch(then: str, otherwise: str) -> None:
+    model = by_extents(BRANCHES[then], BRANCHES[otherwise])
+    for name, value in (("start", [1]), ("end", [4]), ("axis", [2])):
+        model.graph.initializer.append(numpy_helper.from_array(np.array(value), name))
+    made = session(model)
+    for length, seed in ((9, 0), (9, 1), (9, 2), (7, 0), (12, 1), (7, 2), (7, 3), (9, 3), (12, 4), (12, 5)):
+        feeds = {"x": whole(1, 3, length, seed=seed)}
+        np.testing.assert_array_equal(made.run(None, feeds)[0], onnxruntime_run(model, feeds)[0], strict=True)
+    assert engines(made)["choice"] == "polyconv"
+
+
+@pytest.mark.parametrize("kind", [TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL])
+@pytest.mark.parametrize("shape", [[], [1]])
+def test_runs_are_alike_if_the_number_is_equal_that_chooses(kind: int, shape: list[int]) -> None:
+    dtype = helper.tensor_dtype_to_np_dtype(kind)
+    nodes = [
+        node("Cast", ["rate"], ["wide"], to=TensorProto.INT64), node("Equal", ["wide", "one"], ["is"]),
+        node("If", ["is"], ["b"], "choice", then_branch=BRANCHES["work"], else_branch=BRANCHES["what is outside"]),
+        node("Conv", ["b", "v"], ["y"]),
+    ]  # fmt: skip
+    first = node("Conv", ["x", "w"], ["a"], pads=[1, 1])
+    constants = {"w": whole(3, 3, 3), "v": whole(2, 3, 1), "one": np.array(1)}
+    inputs = [info("x", [1, 3, "t"]), info("rate", shape, kind)]
+    model = onnx_model([first, *nodes], inputs, ["y", "is"], constants)
+    model.graph.output[1].CopyFrom(info("is", None, TensorProto.BOOL))
+    made = session(model)
+    for seed, rate in enumerate((1, 1, 1, 0, 1, 0, 0, 0, 1, 0)):
+        feeds = {"x": whole(1, 3, 9, seed=seed), "rate": np.full(shape, rate, dtype)}
+        for ours, theirs in zip(made.run(None, feeds), onnxruntime_run(model, feeds), strict=True):
+            np.testing.assert_array_equal(ours, theirs, strict=True)
+
+
+def test_a_result_of_a_branch_is_the_callers() -> None:
+    model = by_extents(BRANCHES["a view"], BRANCHES["what is outside"])
+    model.graph.output.append(info("b"))
+    made = session(model)
+    for length in (9, 7):
+        feeds = {"x": whole(1, 3, length)}
+        for _ in range(4):
+            results = made.run(None, feeds)
+            for ours, theirs in zip(results, onnxruntime_run(model, feeds), strict=True):
+                np.testing.assert_array_equal(ours, theirs, strict=True)
+            for ours in results:
+                ours[:] = np.nan

@@ -17,6 +17,7 @@ from polyconv.machine.host import profile_in_force
 from polyconv.models.ahead import Ahead
 from polyconv.models.asking import WIDENING, Facts, tell_types, who_runs
 from polyconv.models.clusters import alike, clustered
+from polyconv.models.controlled import holds_graphs
 from polyconv.models.convolution import convolution
 from polyconv.models.fold import Views, fold
 from polyconv.models.fuse import TAKES_CONSTANTS, fuse
@@ -136,15 +137,34 @@ def compile_graph(
     values = making.facts.values
     unknown = [tuple(name for name in step.writes if bytes_of(values[name]) is None) for step in making.steps]
     told = _of_file(steady), graph.removed, results, values, making.reasons, unknown
-    replays = Replays() if options.device is None else GpuReplays(options.device, is_off=options.is_timed)
+    switches = _switches(moving, graph.inputs, constants)
+    replays = Replays(switches) if options.device is None else GpuReplays(options.device, is_off=options.is_timed)
     clock = perf_counter if options.device is None else synchronized(options.device) if options.is_timed else None
     return Program(tuple(making.steps), *told, ahead=Ahead(_threads(options), layout), here=here, clock=clock,
                    replays=replays, plans=KeptPlans(graph.digest))  # fmt: skip
 
 
 def _is_ours(node: Node) -> bool:
-    """Whether a node is a convolution, or holds one."""
-    return is_convolution(node.op) or bool(node.hidden)
+    """Whether a node is a convolution, or holds graphs that are run here."""
+    return is_convolution(node.op) or holds_graphs(node)
+
+
+def _switches(nodes: Sequence[Node], inputs: Sequence[Value], constants: Collection[str]) -> tuple[str, ...]:
+    """Inputs of a single whole number from which alone a branch is chosen."""
+    makers = {name: node for node in nodes for name in node.writes}
+    whole = ("tensor(int64)", "tensor(int32)", "tensor(bool)")
+    single = {v.name for v in inputs if v.dims in ((), (1,)) and v.type in whole}
+    found: set[str] = set()
+    for node in nodes:
+        waiting, leaves = [node.inputs[0]] if node.op == "If" and not node.domain else [], set[str]()
+        while waiting:
+            name = waiting.pop()
+            if name in makers and not makers[name].varies:
+                waiting.extend(makers[name].reads)
+            elif name not in constants:
+                leaves.add(name)
+        found |= leaves if leaves <= single else set()
+    return tuple(sorted(found))
 
 
 def _of_file(nodes: Iterable[Node]) -> tuple[Node, ...]:
@@ -277,7 +297,7 @@ def _is_proven(making: _Making, node: Node, epilogue: Epilogue) -> bool:
 
 
 def _make_group(making: _Making, group: Sequence[Node], outputs: Sequence[str]) -> None:
-    nodes = group if group[0].hidden else _with_constant_part(making, group)
+    nodes = group if holds_graphs(group[0]) else _with_constant_part(making, group)
     made = {name for node in nodes for name in node.writes}
     outside = tuple(dict.fromkeys(name for node in nodes for name in node.reads if name not in made))
     constants = {name: making.facts.constants[name] for name in outside if name in making.facts.constants}

@@ -21,9 +21,11 @@ from polyconv.models.kept import digest_of
 from polyconv.models.limits import shorten
 from polyconv.models.onnx_file import body
 from polyconv.models.program import Program
-from polyconv.models.segment import Host, Segment
+from polyconv.models.segment import Chosen, Host, Segment
+from polyconv.models.told import renamed, shown_as
+from polyconv.operators.lying import lies, packed
 
-__all__ = ["with_control_flow"]
+__all__ = ["holds_graphs", "with_control_flow"]
 
 Values = Mapping[str, Any]
 
@@ -71,7 +73,7 @@ def with_control_flow(host: Host, compiled: Callable[[Graph], Program]) -> Host:
 
     def made(graph: Graph, nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[str],
              constants: Mapping[str, Array], threads: int) -> Segment:  # fmt: skip
-        if not nodes[0].hidden:
+        if not holds_graphs(nodes[0]):
             return host(graph, nodes, inputs, outputs, constants, threads)
         [node] = nodes
         names, make = _KINDS.get(node.op, ((), _refused)) if not node.domain else ((), _refused)
@@ -98,9 +100,42 @@ def with_control_flow(host: Host, compiled: Callable[[Graph], Program]) -> Host:
                 raise ModelError(f"{node.label}: {error}") from error
             return [found[at] for at in places]
 
-        return Segment(ENGINE, told, run_all, views=True)
+        def chosen(arrays: Sequence[Array]) -> Chosen | None:
+            values = {**constants, **{value.name: a for value, a in zip(inputs, arrays, strict=True)}}
+            is_met = _truth(node, values[node.inputs[0]])
+            return _steps_of(node, bodies["then_branch" if is_met else "else_branch"], values, outputs)
+
+        if node.op != "If" or len(bodies) < 2:
+            return Segment(ENGINE, told, run_all, views=True)
+        return Segment(ENGINE, told, run_all, views=True, chosen=chosen)
 
     return made
+
+
+def holds_graphs(node: Node) -> bool:
+    """Whether a node is run here: it holds a convolution, or chooses a branch, whose steps may be those of a replay."""
+    return bool(node.hidden) or (node.op == "If" and not node.domain)
+
+
+def _steps_of(node: Node, one: _Body, values: Values, outputs: Sequence[str]) -> Chosen | None:
+    """What the steps of a branch tell, as steps of the graph round it; None if one may do otherwise the next time."""
+    around = {value.name for value in one.graph.inputs}
+
+    def name_of(name: str) -> str:
+        return name if name in around else f"{node.outputs[0]}\0{name}"
+
+    wanted = [one.graph.results[node.outputs.index(name)] for name in outputs]
+    if any(name in one.program.constants for name in wanted):
+        return None
+    told = one.program.told({name: values[name] for name in around}, wanted)
+    if None in told:
+        return None
+    made = {name: lie for step in told for name, lie in zip(step.writes, step.made, strict=True)}
+    made |= {name: lies(values[name]) for name in around if name in wanted}
+    if any(made[name] != packed(made[name].shape, made[name].dtype) for name in wanted):
+        return None  # a run of the branch itself copies such a result
+    shown = [shown_as(name_of(name), output, made[name]) for name, output in zip(wanted, outputs, strict=True)]
+    return Chosen(node.inputs[0], (*(renamed(step, name_of) for step in told), *shown))
 
 
 def _refused(node: Node, bodies: Mapping[str, _Body], known: Mapping[str, Value]) -> Any:

@@ -113,8 +113,11 @@ class Program:
             names = (name for of_step in self.open for name in of_step if name in again)
             self._seen.update({name: _seen(name, again[name]) for name in names})
         if done is None:
+            told: list[Any] | None = [] if self.replays.wants(tuple(results), feeds) else None
             with self.plans(), nullcontext() if self._schedules else collecting_later():  # the first run makes most
-                done = self._by_steps(feeds, tuple(results), times, halt)
+                done = self._by_steps(feeds, tuple(results), times, halt, told)
+            if told:
+                self.replays.learn(told, tuple(results), self.constants, feeds)
         values, fresh = done
         found = []
         for name in results:
@@ -123,12 +126,18 @@ class Program:
             fresh.discard(name)  # it may be asked for twice
         return found, times
 
-    def _by_steps(self, feeds: Mapping[str, Array], results: tuple[str, ...], times: Times, halt: Callable[[int], None]
-                  ) -> tuple[dict[str, Any], set[str]]:  # fmt: skip
+    def told(self, feeds: Mapping[str, Any], results: Sequence[str]) -> list[Any]:
+        """What the steps of a run tell of themselves; None for one that may do otherwise the next time."""
+        told: list[Any] = []
+        with self.plans():
+            self._by_steps(feeds, tuple(results), Times(len(self.steps)), lambda index: None, told)
+        return told
+
+    def _by_steps(self, feeds: Mapping[str, Array], results: tuple[str, ...], times: Times, halt: Callable[[int], None],
+                  told: list[Any] | None) -> tuple[dict[str, Any], set[str]]:  # fmt: skip
         """Run step by step: values by name, and which of them nobody else holds the memory of."""
         values: dict[str, Any] = {**self.constants, **feeds}
         fresh: set[str] = set()
-        told: list[Any] | None = [] if self.replays.wants(results, feeds) else None
         schedule = self._schedule(results)
         self._told_by.clear()
         self.ahead([self.steps[index] for index, _ in schedule], self.values, feeds)
@@ -150,8 +159,6 @@ class Program:
                 fresh.update(step.writes)
             for name in last:
                 del values[name]
-        if told:
-            self.replays.learn(told, results, self.constants, feeds)
         return values, fresh
 
     @property

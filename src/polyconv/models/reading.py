@@ -136,7 +136,8 @@ def compiled(graph: Graph, overridden: frozenset[str], options: Options) -> Prog
     """Make a graph ready to run; ``overridden`` are the inputs with defaults that runs will feed."""
     host, views, translation = _engines(graph.format)
     if graph.format == "onnx":
-        host = with_control_flow(host, lambda body: compiled(body, frozenset(), options))
+        if options.device is None:
+            host = with_control_flow(host, lambda body: compiled(body, frozenset(), options))
         opsets = graph.origin.opsets
         constants = {name: array for name, array in graph.constants.items() if name not in overridden}
         known, _ = looked_at(live(graph.nodes, graph.results), constants, views)

@@ -81,6 +81,8 @@ class Replay:
         Values that are the same in every run.
     feeds : mapping
         How those lay that come with each.
+    switches : mapping
+        Those of them by which branches are chosen, and what they were.
     room : int
         Bytes that may lie between steps.
 
@@ -91,8 +93,9 @@ class Replay:
     """
 
     def __init__(self, told: Sequence[Told], results: Sequence[str], steady: Mapping[str, Array],
-                 feeds: Mapping[str, Lies], room: int) -> None:  # fmt: skip
-        told, counted, gone = without_counting(told, steady)
+                 feeds: Mapping[str, Lies], switches: Mapping[str, Array], room: int) -> None:  # fmt: skip
+        told, counted, gone = without_counting(told, {**steady, **switches})
+        self._switches = {name: array.item() for name, array in switches.items()}
         told, shown = direct(told, results)
         self._still = gone + shown  # steps of which a run has nothing to do
         self.is_over = False
@@ -151,7 +154,9 @@ class Replay:
         """Whether it gives these results, for feeds that lie as those did that it was made for."""
         if self._context != context() or self._results != set(results):
             return False
-        return len(feeds) == len(self._feeds) and all(lies_so(feeds.get(n), lie) for n, lie in self._feeds.items())
+        if len(feeds) != len(self._feeds) or not all(lies_so(feeds.get(n), lie) for n, lie in self._feeds.items()):
+            return False
+        return all(feeds[name].item() == number for name, number in self._switches.items())
 
     def run(self, feeds: Mapping[str, Array], times: Times, halt: Callable[[int], None]
             ) -> tuple[dict[str, Any], set[str]] | None:  # fmt: skip

@@ -14,7 +14,7 @@ import numpy as np
 
 from polyconv.models.graph import Array
 from polyconv.models.replay import Replay
-from polyconv.models.told import Told, told_of
+from polyconv.models.told import Told, native_steps, told_of
 from polyconv.operators.lying import lies
 from polyconv.settings import context
 from polyconv.settings import resolve as setting
@@ -33,11 +33,17 @@ class Replays:
     """Replays of a program, one for each way of running it; the second of two such runs makes it.
 
     Those that were of use lately are kept, as many as memory allows.  Safe to use from several threads.
+
+    Parameters
+    ----------
+    switches : sequence of str
+        Feeds of one number by which branches are chosen: runs are alike if these are equal.
     """
 
-    __slots__ = ("_lock", "_met", "_replays")
+    __slots__ = ("_lock", "_met", "_replays", "_switches")
 
-    def __init__(self) -> None:
+    def __init__(self, switches: Sequence[str] = ()) -> None:
+        self._switches = tuple(switches)
         self._met: list[object] = []  # ways of running it, those of late last; twice where one was to be learned
         self._replays: list[tuple[object, Replay]] = []
         self._lock = threading.Lock()
@@ -61,7 +67,7 @@ class Replays:
         """Whether a run of Python steps should tell what they do."""
         if setting("verbose") or not all(type(a) is np.ndarray for a in feeds.values()):
             return False
-        key = _key(results, feeds)
+        key = self._key(results, feeds)
         with self._lock:
             times = self._met.count(key)
             self._met = [*self._met, key][-_MOST_MET:] if times < 2 else self._met
@@ -73,12 +79,17 @@ class Replays:
               feeds: Mapping[str, Array]) -> None:  # fmt: skip
         """Make the replay of such runs, if it is worth it."""
         steps = [step for step in told if step is not None]
-        own = sum(step.plan is not None for step in steps)
-        if len(steps) == len(told) and own > 1:
+        if len(steps) == len(told) and native_steps(steps) > 1:
             with suppress(MemoryError):  # runs by steps free as they go
                 given = {name: lies(a) for name, a in feeds.items()}
-                replay = Replay(steps, results, steady, given, _MOST_BYTES)
-                self._keep(_key(results, feeds), replay)
+                switches = {name: np.array(feeds[name]) for name in self._switches if feeds[name].size == 1}
+                replay = Replay(steps, results, steady, given, switches, _MOST_BYTES)
+                self._keep(self._key(results, feeds), replay)
+
+    def _key(self, results: tuple[str, ...], feeds: Mapping[str, Array]) -> object:
+        """What runs that are alike have in common."""
+        numbers = [feeds[name].item() for name in self._switches if feeds[name].size == 1]
+        return results, context(), [(name, a.shape, a.strides, a.dtype) for name, a in sorted(feeds.items())], numbers
 
     def _keep(self, key: object, replay: Replay) -> None:
         """Have a replay be the last one to go; runs like those of one that goes are met anew."""
@@ -98,8 +109,3 @@ class Replays:
         """Let a replay go whose host makes other extents each time."""
         with self._lock:
             self._replays = [other for other in self._replays if other[1] is not replay]
-
-
-def _key(results: tuple[str, ...], feeds: Mapping[str, Array]) -> object:
-    """What runs that are alike have in common."""
-    return results, context(), [(name, a.shape, a.strides, a.dtype) for name, a in sorted(feeds.items())]

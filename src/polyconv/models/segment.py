@@ -15,7 +15,23 @@ from polyconv.models.graph import Array, Graph, Node, Value
 from polyconv.operators.job import Plan
 from polyconv.operators.lying import Lies
 
-__all__ = ["Host", "Segment"]
+__all__ = ["Chosen", "Host", "Segment"]
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What a branch does as long as its condition is the same.
+
+    Parameters
+    ----------
+    condition : str
+        The value that says which graph runs.
+    steps : tuple
+        What the steps of this graph told of themselves, as ``told.Told``.
+    """
+
+    condition: str
+    steps: tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,6 +61,8 @@ class Segment:
     by_image : bool
         Whether each image of its results, along the first axis, follows from that image of its inputs alone, if all
         have as many and a plan for fewer images makes fewer.
+    chosen : callable
+        Of a branch: the steps of the graph that arrays choose, which stand for its own while its condition is the same.
     plan : callable
         ``plan(arrays, into)``: native work that does what a run does with arrays that lie so; None where there is none.
         ``into`` says how results are to lie, and is empty where that is the segment's own matter.
@@ -72,6 +90,7 @@ class Segment:
     extents: bool = False
     varies: bool = False
     by_image: bool = False
+    chosen: Callable[[Sequence[Array]], Chosen | None] = lambda arrays: None
     plan: Callable[[Sequence[Array], tuple[Lies, ...]], Plan | None] = lambda arrays, into: None
     gaps: bool = False
     ahead: Callable[[Sequence[Array]], object] = lambda arrays: None

@@ -7,7 +7,7 @@ It must not know operators.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,13 +15,24 @@ import numpy as np
 
 from polyconv.models.convolution import ENGINE
 from polyconv.models.graph import Array
-from polyconv.models.segment import Segment
+from polyconv.models.segment import Chosen, Segment
 from polyconv.operators.job import Plan
 from polyconv.operators.lying import Lies, lies, like, packed
 from polyconv.operators.running import conditions
 from polyconv.runtime.arrays import address, may_overlap
 
-__all__ = ["Told", "direct", "lies_so", "name_between", "packed_results", "told_of", "without_counting"]
+__all__ = [
+    "Told",
+    "direct",
+    "lies_so",
+    "name_between",
+    "native_steps",
+    "packed_results",
+    "renamed",
+    "shown_as",
+    "told_of",
+    "without_counting",
+]  # fmt: skip
 
 _LITTLE = 1 << 20
 """Bytes of a step's results that a replay may hold."""
@@ -47,6 +58,8 @@ class Told:
     seconds : float
     numbers : tuple of array
         What it made, where that is little; else empty.
+    chosen : Chosen or None
+        Of a branch: the steps that stand for it while its condition is the same.
     lane : int or None
         Of steps of several images at once, the number of the image; see ``models.lanes``.
     """
@@ -60,6 +73,7 @@ class Told:
     made: tuple[Lies, ...]
     seconds: float
     numbers: tuple[Array, ...] = ()
+    chosen: Chosen | None = None
     lane: int | None = None
 
 
@@ -77,20 +91,46 @@ def told_of(index: int, reads: tuple[str, ...], writes: tuple[str, ...], segment
         plan = None  # steps after it have plans for what the run made
     is_little = sum(m.nbytes for m in made) <= _LITTLE
     numbers = tuple(np.array(m) for m in made) if is_little else ()
-    return Told(index, reads, writes, segment, plan, looks, tuple(lies(m) for m in made), seconds, numbers)
+    chosen = segment.chosen(arrays)
+    return Told(index, reads, writes, segment, plan, looks, tuple(lies(m) for m in made), seconds, numbers, chosen)
 
 
-def without_counting(told: Sequence[Told], steady: Collection[str]) -> tuple[list[Told], dict[str, Array], list[int]]:
+def shown_as(name: str, other: str, lie: Lies) -> Told:
+    """A step that shows a value under another name."""
+    segment = Segment(ENGINE, (), list, views=True, looks=True)
+    return Told(0, (name,), (other,), segment, None, ((other, name, 0),), (lie,), 0.0)
+
+
+def native_steps(told: Sequence[Told]) -> int:
+    """How many steps do native work, those that stand for branches included."""
+    return sum(native_steps(step.chosen.steps) if step.chosen else step.plan is not None for step in told)
+
+
+def renamed(step: Told, name_of: Callable[[str], str]) -> Told:
+    """A step whose values have other names."""
+    chosen = step.chosen
+    if chosen is not None:
+        steps = tuple(renamed(inner, name_of) for inner in chosen.steps)
+        chosen = Chosen(name_of(chosen.condition), steps)
+    return replace(
+        step, reads=tuple(map(name_of, step.reads)), writes=tuple(map(name_of, step.writes)), chosen=chosen,
+        looks=tuple((name_of(name), name_of(source), begin) for name, source, begin in step.looks),
+    )  # fmt: skip
+
+
+def without_counting(told: Sequence[Told], steady: Mapping[str, Array]
+                     ) -> tuple[list[Told], dict[str, Array], list[int]]:  # fmt: skip
     """The steps but for those that runs with such extents need not do again.
 
-    What a model counts with extents, to cut and to reshape by, is the same in all of them.
+    What a model counts with extents, to cut and to reshape by, is the same in all of them; and so is the choice of a
+    branch by such counts.
 
     Parameters
     ----------
     told : sequence of Told
         Every step of a run, in order.
-    steady : collection of str
-        Values that are the same in every run.
+    steady : mapping
+        Values that are the same in every run that is replayed.
 
     Returns
     -------
@@ -98,13 +138,20 @@ def without_counting(told: Sequence[Told], steady: Collection[str]) -> tuple[lis
         The steps, what those left out made, and their numbers.
     """
     kept, known, gone = list[Told](), dict[str, Array](), list[int]()
-    for step in told:
+
+    def visit(step: Told) -> None:
         is_same = step.segment.extents or all(name in steady or name in known for name in step.reads)
         if is_same and step.numbers and not step.segment.varies:
             known.update(zip(step.writes, step.numbers, strict=True))
             gone.append(step.index)
+        elif (chosen := step.chosen) is not None and (chosen.condition in steady or chosen.condition in known):
+            for inner in chosen.steps:
+                visit(replace(inner, index=step.index))
         else:
             kept.append(step)
+
+    for step in told:
+        visit(step)
     return kept, known, gone
 
 
@@ -130,20 +177,23 @@ def direct(told: Sequence[Told], results: Collection[str]) -> tuple[list[Told], 
     for step in told:
         for name in step.reads:
             readers.setdefault(name, []).append(step)
-    makers = {name: step for step in told if step.plan is not None for name in step.writes}
-    shown: dict[int, Told] = {}
+    makers = {name: at for at, step in enumerate(told) if step.plan is not None for name in step.writes}
+    kept: dict[int, Told] = dict(enumerate(told))
     gone: list[int] = []
-    for step in told:
+    for at, step in enumerate(told):
         if not step.looks or len(step.writes) != 1 or step.writes[0] not in results:
             continue
-        (name,), lie, maker = step.reads, step.made[0], makers.get(step.reads[0])
+        (name,), lie = step.reads, step.made[0]
+        maker = makers.get(name)
         whole = maker is not None and name not in results and readers[name] == [step]
         if maker is None or not whole or lie != packed(lie.shape, lie.dtype):
             continue
-        if lie.size == maker.made[maker.writes.index(name)].size:  # a slice may lie together as well
-            shown[maker.index] = _writing(shown.get(maker.index, maker), name, step.writes[0], lie)
+        by = kept[maker]
+        if lie.size == by.made[by.writes.index(name)].size:  # a slice may lie together as well
+            kept[maker] = _writing(by, name, step.writes[0], lie)
             gone.append(step.index)
-    return [shown.get(step.index, step) for step in told if step.index not in gone], gone
+            del kept[at]
+    return list(kept.values()), gone
 
 
 def _writing(step: Told, name: str, other: str, lie: Lies) -> Told:

@@ -121,7 +121,7 @@ def _plan(planning: Planning, kind: str, direction: str, dtype: str, held: tuple
     directions, _, states = r.shape
     gates, c, size = GATES[kind], planning.c, DTYPES[dtype].itemsize
     if len(planning.lie(1).shape) != 3:
-        raise ArgumentError(f"the input has the shape {planning.lie(1).shape}; it is one of steps, sequences and numbers")
+        raise ArgumentError(f"the input has the shape {planning.lie(1).shape}, not one of steps, sequences and numbers")
     steps, batch, _ = planning.lie(1).shape
     padded = -(-states // UNITS) * UNITS
     wanted = (1, steps * batch, directions * gates * padded)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from polyconv.dtypes import DTYPES
 from polyconv.errors import ArgumentError
@@ -66,8 +66,8 @@ def reduction(operation: Operation) -> Own | str:
     row = _TABLE[operation.op]
     is_global = operation.op.startswith("Global")
     x = operation.inputs[0] if operation.inputs else None
-    if x is None or (x.dims is None and not is_global) or operation.outputs != 1:
-        return "the model does not say the rank of its input"
+    if x is None or operation.outputs != 1:
+        return "it has no input, or several results"
     dtype = dtype_name(x.dtype, has_halves=operation.on_gpu)
     if dtype is None or DTYPES[dtype].kind not in ("f" if row.is_of_floats or is_global else "fiu"):
         return untaken(x.dtype)
@@ -75,7 +75,7 @@ def reduction(operation: Operation) -> Own | str:
         return "it is not done on a GPU"
     spec = Over(row.function, dtype, row.mean, row.before, row.after)
     if x.dims is None:
-        return _global(spec) if not operation.attributes else "it has attributes"
+        return _of_any_rank(operation, spec, is_global=is_global)
     rank = len(x.dims)
     axes = tuple(range(2, rank)) if is_global else _axes(operation, rank)
     if axes is None:
@@ -88,16 +88,31 @@ def reduction(operation: Operation) -> Own | str:
     return Own((0,), (x.dtype,), lambda given, c: _planned(spec, axes, keep, rank, given, c))
 
 
-def _global(spec: Over) -> Own:
-    """A reduction over all spatial axes, however many come."""
+def _of_any_rank(operation: Operation, spec: Over, *, is_global: bool) -> Own | str:
+    """A reduction over one axis, or over all spatial ones, however many axes come."""
+    if is_global and operation.attributes:
+        return "it has attributes"
+    count = None if is_global else _axis_count(operation)
+    if not is_global and count != 1:
+        return "the model does not say the rank of its input"
+    keep = is_global or bool(operation.attributes.get("keepdims", 1))
 
     def planned(given: Sequence[Lies], c: Conditions) -> Plan:
         rank = len(given[0].shape)
-        if rank < 3:
-            raise ArgumentError(f"the input of shape {given[0].shape} has no spatial axes")
-        return _planned(spec, tuple(range(2, rank)), True, rank, given, c)
+        axes = (tuple(range(2, rank)) or None) if is_global else _axes(operation, rank)
+        if axes is None:
+            missing = "no spatial axes" if is_global else "not the axis that goes"
+            raise ArgumentError(f"the input of shape {given[0].shape} has {missing}")
+        return _planned(spec, axes, keep, rank, given, c)
 
     return Own((0,), (DTYPES[spec.dtype].numpy.name,), planned)
+
+
+def _axis_count(operation: Operation) -> int | None:
+    """How many axes go, where the operation says it."""
+    given = constant(operation.inputs[1]) if len(operation.inputs) > 1 else None
+    axes: Any = operation.attributes.get("axes") if given is None else given.tolist()
+    return len(axes) if isinstance(axes, list) else None
 
 
 def _axes(operation: Operation, rank: int) -> tuple[int, ...] | None:
