@@ -597,3 +597,63 @@ def test_global_pools_of_inputs_whose_rank_a_run_tells(op: str, shape: tuple[int
     assert set(engines(made).values()) == {"polyconv"}
     with pytest.raises(Error, match="has no spatial axes"):
         made.run(None, {"x": random(2, 3)})
+
+
+COMPARISONS: dict[str, Callable[..., Any]] = {
+    "Equal": np.equal, "Greater": np.greater, "GreaterOrEqual": np.greater_equal, "Less": np.less,
+    "LessOrEqual": np.less_equal,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("dtype", (*FLOATS, *INTEGERS))
+@pytest.mark.parametrize("op", COMPARISONS)
+def test_comparisons(op: str, dtype: Any, level: str | None) -> None:
+    rng = np.random.default_rng(1)
+    if dtype in FLOATS:
+        a, b = (rng.integers(-3, 3, (5, 37)).astype(dtype) for _ in range(2))
+        a[0, :6], b[0, :6] = [np.nan, 1, np.inf, -np.inf, 0.0, np.nan], [1, np.nan, np.inf, np.inf, -0.0, np.nan]
+    else:
+        limits = np.iinfo(dtype)
+        a, b = (rng.integers(limits.min, limits.max, (5, 37), dtype, endpoint=True) for _ in range(2))
+        b[:, ::2] = a[:, ::2]
+    same_bits(one(op, a, b, level=level), COMPARISONS[op](a, b))
+    same_bits(one(op, a, b[:1], level=level), COMPARISONS[op](a, b[:1]))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("dtype", (*FLOATS, *INTEGERS, np.bool_))
+def test_choices(dtype: Any, level: str | None) -> None:
+    rng = np.random.default_rng(2)
+    is_met = rng.integers(0, 2, (4, 41)).astype(np.bool_)
+    a, b = (rng.integers(0, 100, shape).astype(dtype) for shape in ((4, 41), (1, 41)))
+    same_bits(one("Where", is_met, a, b, level=level), np.where(is_met, a, b))
+    same_bits(one("Where", is_met[:, :1], a, b[:, :1], level=level), np.where(is_met[:, :1], a, b[:, :1]))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_truth_values(level: str | None) -> None:
+    rng = np.random.default_rng(3)
+    a, b = (rng.integers(0, 2, (7, 67)).astype(np.bool_) for _ in range(2))
+    for op, function in (("And", np.logical_and), ("Or", np.logical_or), ("Xor", np.logical_xor), ("Equal", np.equal)):
+        same_bits(one(op, a, b, level=level), function(a, b))
+    same_bits(one("Not", a, level=level), ~a)
+    for kind in (np.float32, np.float64, np.int32, np.int64, np.uint8, np.int8):
+        to = helper.np_dtype_to_tensor_dtype(np.dtype(kind))
+        same_bits(one("Cast", a, level=level, to=to), a.astype(kind))
+        x = rng.integers(-1, 2, (3, 35)).astype(kind)
+        same_bits(one("Cast", x, level=level, to=TensorProto.BOOL), x.astype(np.bool_))
+    nan = np.array([np.nan, 0.0, -0.0, 1e-40], np.float32)
+    same_bits(one("Cast", nan, level=level, to=TensorProto.BOOL), np.array([True, False, False, True]))
+
+
+def test_a_mask_is_one_pass() -> None:
+    nodes = [
+        node("Less", ["x", "limit"], ["low"]), node("Greater", ["x", "least"], ["high"]),
+        node("And", ["low", "high"], ["in"]), node("Not", ["in"], ["out"]), node("Where", ["out", "none", "x"], ["y"]),
+    ]  # fmt: skip
+    constants = {"limit": np.float32(1), "least": np.float32(-1), "none": np.float32(0)}
+    made = session(onnx_model(nodes, [info("x", [3, 50])], ["y"], constants))
+    x = random(3, 50)
+    np.testing.assert_array_equal(made.run(None, {"x": x})[0], np.where(np.abs(x) < 1, x, 0))
+    assert [step.ops for step in made.steps] == [("Less", "Greater", "And", "Not", "Where")]

@@ -26,7 +26,7 @@ LONG_FUNCTIONS = {
 FOLDERS = {
     ".": 4100, "algorithms": 19860, "benchmark": 5850, "cli": 4350, "conformance": 6050, "dialects": 2250,
     "fields": 750, "gpu": 7250, "kernels": 9400, "lowering": 2700, "machine": 700, "models": 13250, "ndimage": 2000,
-    "operators": 8050, "planning": 1050, "problem": 1780, "runtime": 2000,
+    "operators": 8250, "planning": 1050, "problem": 1780, "runtime": 2000,
 }  # fmt: skip
 """Lines that a folder of the package may have; ``.`` are the files beside the folders."""
 

@@ -34,7 +34,7 @@ from polyconv.models.replays import Replays
 from polyconv.models.segment import Host
 from polyconv.models.steps import Step, bytes_of
 from polyconv.models.tables import with_tables
-from polyconv.operators.elementwise import Fragment
+from polyconv.operators.building import Fragment
 from polyconv.operators.fusing import operand_count
 from polyconv.operators.job import MOST_OPERANDS, Own
 from polyconv.operators.views import View

@@ -14,20 +14,20 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from polyconv.dtypes import DTYPES
 from polyconv.errors import Error, ModelError
 from polyconv.models.convolution import ENGINE
 from polyconv.models.elements import BY_TYPE, type_of
 from polyconv.models.graph import STAND_IN, Array, Dims, Node, Value
 from polyconv.models.limits import shorten
 from polyconv.models.segment import Segment
-from polyconv.operators.elementwise import Fragment
+from polyconv.operators.building import Fragment
 from polyconv.operators.fusing import Fused, Member, planner_of
 from polyconv.operators.images import by_image
 from polyconv.operators.job import Known, Operation, Own, Plan, Planner
 from polyconv.operators.lying import Lies, channels_last, is_channels_last, lies, new_array, packed
 from polyconv.operators.running import Planned, conditions, dry
 from polyconv.operators.table import OPERATORS, Taken, taken
+from polyconv.operators.types import TYPES
 from polyconv.operators.views import Look, View
 
 __all__ = [
@@ -65,7 +65,7 @@ ONNX = Translation()
 def foretold(node: Node, found: Taken, known: Lookup, constants: Mapping[str, Array]) -> tuple[Value, ...]:
     """What a node will make: types, and extents where those of all inputs are known, else how many there are."""
     if isinstance(found, Fragment):
-        kind = type_of(DTYPES[_result_dtype(found)].numpy)
+        kind = type_of(TYPES[_result_dtype(found)].numpy)
         read = [known(node.inputs[at]).dims for at in found.reads[: 1 if found.follows else None]]
         return (Value(node.outputs[0], kind, broadcast_dims(read)),)
     inputs = [known(name) for name in node.inputs]
@@ -196,7 +196,7 @@ def fused_segment(nodes: Sequence[Node], fragments: Mapping[Node, Fragment], res
                   constants: Mapping[str, Array], maker: Maker) -> tuple[tuple[str, ...], Segment]:  # fmt: skip
     """The segment of element-wise nodes that run as one pass, and the names of the values that it reads."""
     inputs, fused = pass_of(nodes, fragments, results, constants)
-    dtypes = {node.outputs[0]: DTYPES[_result_dtype(fragments[node])].numpy for node in nodes}
+    dtypes = {node.outputs[0]: TYPES[_result_dtype(fragments[node])].numpy for node in nodes}
     planner = planner_of(fused)
     outputs = _outputs(results, [dtypes[name] for name in results], _lies_of(planner, [known(name) for name in inputs]))
     label = nodes[0].label if len(nodes) == 1 else f"{nodes[0].label} and {len(nodes) - 1} nodes after it"

@@ -8,72 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from polyconv.dtypes import DTYPES
-from polyconv.operators.expression import CONVERT, DEQUANTISE, QUANTISE, Apply, Expression
+from polyconv.operators.building import Builder, Fragment
+from polyconv.operators.expression import CONVERT, DEQUANTISE, QUANTISE, WHERE
 from polyconv.operators.functions import FUNCTIONS
 from polyconv.operators.job import Array, Known, Operation, constant
+from polyconv.operators.types import HALVES, TRUTH, TYPES, dtype_name, untaken
 
-__all__ = ["OPERATORS", "Fragment", "dtype_name", "fragment"]
-
-
-@dataclass(frozen=True, slots=True)
-class Fragment:
-    """An element-wise operator.
-
-    Parameters
-    ----------
-    reads : tuple of int
-        Positions of the operator's inputs that it reads: the expression's first inputs.
-    constants : tuple of array
-        The expression's other inputs.
-    expression : Expression
-        With one result.
-    follows : bool
-        Whether the result has the first input's shape, to which all else is broadcast.
-    """
-
-    reads: tuple[int, ...]
-    constants: tuple[Array, ...]
-    expression: Expression
-    follows: bool = False
-
-
-_NAMES = {row.numpy: name for name, row in DTYPES.items()}
-_HALVES = ("f16", "bf16")
-
-
-def dtype_name(dtype: Any, *, has_halves: bool = False) -> str | None:
-    """Name of a NumPy dtype that passes compute with, floats of 16 bits if so said; None for any other."""
-    if isinstance(dtype, str) and not dtype:
-        return None
-    name = _NAMES.get(np.dtype(dtype))
-    return None if name in _HALVES and not has_halves else name
-
-
-class _Builder:
-    """An expression that grows."""
-
-    def __init__(self, reads: Sequence[int], dtypes: Sequence[str], constants: Sequence[Array] = ()) -> None:
-        self.reads, self.constants = tuple(reads), tuple(constants)
-        own = [dtype_name(a.dtype, has_halves=True) for a in constants]
-        self.inputs = (*dtypes, *(name for name in own if name is not None))
-        self.steps: list[Apply] = []
-
-    def apply(self, function: str, *arguments: int, dtype: str | None = None) -> int:
-        """Append a step; the number of what it makes."""
-        known = Expression(self.inputs, tuple(self.steps), ())
-        self.steps.append(Apply(function, arguments, dtype or known.dtype(arguments[0])))
-        return len(self.inputs) + len(self.steps) - 1
-
-    def fragment(self, *, follows: bool = False) -> Fragment:
-        """What has been built; the last step makes the result."""
-        last = len(self.inputs) + len(self.steps) - 1
-        return Fragment(self.reads, self.constants, Expression(self.inputs, tuple(self.steps), (last,)), follows)
+__all__ = ["OPERATORS", "fragment"]
 
 
 Reader = Callable[[Operation, list[Known], list[str]], Fragment | str]
@@ -85,15 +29,11 @@ def fragment(operation: Operation) -> Fragment | str:
     present = [given for given in operation.inputs if given is not None]
     if operation.outputs != 1 or not present or operation.inputs[0] is None:
         return "it has more than one result, or no input"
-    dtypes = [dtype_name(given.dtype, has_halves=operation.on_gpu) for given in present]
+    on_gpu = operation.on_gpu
+    dtypes = [dtype_name(given.dtype, has_halves=on_gpu, has_truth=not on_gpu) for given in present]
     if None in dtypes:
         return untaken(present[dtypes.index(None)].dtype)
     return _TABLE[operation.op](operation, present, [d for d in dtypes if d is not None])
-
-
-def untaken(dtype: str) -> str:
-    """Why operands of a type are not taken."""
-    return f"{dtype} is not computed here" if dtype else "the model does not say the type of an input"
 
 
 _ATTRIBUTES = "it has attributes that are not done here"
@@ -107,18 +47,29 @@ def _is_plain(operation: Operation, allowed: Sequence[str] = ()) -> bool:
     return not set(operation.attributes).difference(allowed)
 
 
-def _same(function: str, count: int) -> Reader:
-    """An operator of so many operands of one type, which is its result's."""
+def _same(function: str, count: int, *, makes: str | None = None) -> Reader:
+    """An operator of so many operands of one type, which is its result's unless another is said."""
 
     def read(operation: Operation, inputs: list[Known], dtypes: list[str]) -> Fragment | str:
         fits = len(inputs) == len(operation.inputs) == count and len(set(dtypes)) == 1 and _is_plain(operation)
-        if not fits or DTYPES[dtypes[0]].kind not in FUNCTIONS[function].kinds:
+        if not fits or TYPES[dtypes[0]].kind not in FUNCTIONS[function].kinds:
             return _TYPES if _is_plain(operation) else _ATTRIBUTES
-        builder = _Builder(range(count), dtypes)
-        builder.apply(function, *range(count))
+        if operation.on_gpu and makes is not None:
+            return "it is not done on a GPU"
+        builder = Builder(range(count), dtypes)
+        builder.apply(function, *range(count), dtype=makes)
         return builder.fragment()
 
     return read
+
+
+def _where(operation: Operation, inputs: list[Known], dtypes: list[str]) -> Fragment | str:
+    """Where: one of two operands of one type, as truth values say."""
+    if len(inputs) != 3 or dtypes[0] != TRUTH or dtypes[1] != dtypes[2] or not _is_plain(operation):
+        return _TYPES
+    builder = Builder(range(3), dtypes)
+    builder.apply(WHERE, 0, 1, 2, dtype=dtypes[1])
+    return builder.fragment()
 
 
 def _chained(function: str) -> Reader:
@@ -126,9 +77,9 @@ def _chained(function: str) -> Reader:
 
     def read(operation: Operation, inputs: list[Known], dtypes: list[str]) -> Fragment | str:
         fits = len(inputs) == len(operation.inputs) and len(inputs) <= 8 and len(set(dtypes)) == 1
-        if not fits or not _is_plain(operation) or DTYPES[dtypes[0]].kind not in FUNCTIONS[function].kinds:
+        if not fits or not _is_plain(operation) or TYPES[dtypes[0]].kind not in FUNCTIONS[function].kinds:
             return _TYPES if fits else "its inputs are more than 8, or of several types"
-        builder = _Builder(range(len(inputs)), dtypes)
+        builder = Builder(range(len(inputs)), dtypes)
         total = builder.apply("Identity", 0) if len(inputs) == 1 else 0
         for other in range(1, len(inputs)):
             total = builder.apply(function, total, other)
@@ -144,10 +95,10 @@ def _parametric(function: str, parameters: Callable[[Operation], Sequence[float]
         values = parameters(operation)
         if values is None or len(operation.inputs) != 1:
             return _ATTRIBUTES
-        if DTYPES[dtypes[0]].kind not in FUNCTIONS[function].kinds:
+        if TYPES[dtypes[0]].kind not in FUNCTIONS[function].kinds:
             return _TYPES
-        kind = DTYPES[dtypes[0]].numpy
-        builder = _Builder((0,), dtypes, [np.array(v, kind) for v in values])
+        kind = TYPES[dtypes[0]].numpy
+        builder = Builder((0,), dtypes, [np.array(v, kind) for v in values])
         builder.apply(function, *range(1 + len(values)))
         return builder.fragment()
 
@@ -181,7 +132,9 @@ def _swish(operation: Operation) -> Sequence[float] | None:
 
 def _clip(operation: Operation, inputs: list[Known], dtypes: list[str]) -> Fragment | str:
     """Bounds are attributes before opset 11, inputs since; one that is left out is the type's own limit."""
-    row = DTYPES[dtypes[0]]
+    row = TYPES[dtypes[0]]
+    if row.name == TRUTH:
+        return _TYPES
     limits = (float("-inf"), float("inf")) if row.is_float else row.limits
     if operation.version < 11:
         if not _is_plain(operation, ("min", "max")) or not row.is_float:
@@ -200,7 +153,7 @@ def _clip(operation: Operation, inputs: list[Known], dtypes: list[str]) -> Fragm
     held = [np.array(b, kind) for b in bounds]
     if any(math.isnan(float(b)) for b in held):
         return "a bound is no number"
-    builder = _Builder((0,), dtypes[:1], held)
+    builder = Builder((0,), dtypes[:1], held)
     builder.apply("Clip", 0, 1, 2)
     return builder.fragment()
 
@@ -210,9 +163,9 @@ def _power(operation: Operation, inputs: list[Known], dtypes: list[str]) -> Frag
     exponent = constant(inputs[1]) if len(inputs) == 2 else None
     if exponent is None or exponent.size != 1 or exponent.ndim > len(inputs[0].dims or ()) or not _is_plain(operation):
         return "the exponent is not one constant"
-    if not DTYPES[dtypes[0]].is_float:
+    if not TYPES[dtypes[0]].is_float:
         return _TYPES
-    builder = _Builder((0,), dtypes[:1])
+    builder = Builder((0,), dtypes[:1])
     value = float(exponent.reshape(()))
     if value == 2.0:
         builder.apply("Mul", 0, 0)
@@ -227,17 +180,18 @@ def _power(operation: Operation, inputs: list[Known], dtypes: list[str]) -> Frag
 
 _POWERS = {1.0: "Identity", 0.5: "RootPower", -1.0: "Reciprocal"}
 
-_TARGETS = {1: "f32", 2: "u8", 3: "i8", 4: "u16", 5: "i16", 6: "i32", 7: "i64", 10: "f16", 11: "f64"}
+_TARGETS = {1: "f32", 2: "u8", 3: "i8", 4: "u16", 5: "i16", 6: "i32", 7: "i64", 9: TRUTH, 10: "f16", 11: "f64"}
 """``TensorProto.DataType`` -> dtype."""
 
 
 def _cast(operation: Operation, inputs: list[Known], dtypes: list[str]) -> Fragment | str:
     """Cast; a float that an integer type does not hold has no value of its own in ONNX."""
     to = _TARGETS.get(operation.attributes.get("to", 0))
-    is_half = to in _HALVES and (not operation.on_gpu or dtypes[0] == "f64")  # which would be rounded twice
-    if to is None or is_half or len(inputs) != 1 or not _is_plain(operation, ("to", "saturate")):
+    is_half = to in HALVES and (not operation.on_gpu or dtypes[0] == "f64")  # which would be rounded twice
+    is_taken = to is not None and not is_half and not (to == TRUTH and operation.on_gpu)
+    if to is None or not is_taken or len(inputs) != 1 or not _is_plain(operation, ("to", "saturate")):
         return "it casts to a type that is not computed here"
-    builder = _Builder((0,), dtypes)
+    builder = Builder((0,), dtypes)
     builder.apply(CONVERT, 0, dtype=to)
     return builder.fragment()
 
@@ -246,7 +200,7 @@ def _batch_normalised(operation: Operation, inputs: list[Known], dtypes: list[st
     """A scale and a shift for each channel, formed in float64 and rounded once."""
     known = [constant(given) for given in inputs[1:]]
     scale, bias, mean, variance = known if len(known) == 4 else (None,) * 4
-    dims, row = inputs[0].dims, DTYPES[dtypes[0]]
+    dims, row = inputs[0].dims, TYPES[dtypes[0]]
     if scale is None or bias is None or mean is None or variance is None:
         return _NOT_CONSTANT
     if dims is None or len(dims) < 2:
@@ -264,7 +218,7 @@ def _batch_normalised(operation: Operation, inputs: list[Known], dtypes: list[st
         shift = wide[1] - wide[2] * factor
         shape = (-1, *(1,) * (len(dims) - 2))
         held = [np.ascontiguousarray(a.astype(row.numpy).reshape(shape)) for a in (factor, shift)]
-    builder = _Builder((0,), dtypes[:1], held)
+    builder = Builder((0,), dtypes[:1], held)
     builder.apply("Add", builder.apply("Mul", 0, 1), 2)
     return builder.fragment(follows=True)
 
@@ -274,9 +228,9 @@ def _sloped(operation: Operation, inputs: list[Known], dtypes: list[str]) -> Fra
     x, slope = inputs if len(inputs) == 2 else (None, None)
     if x is None or slope is None or x.dims is None or slope.dims is None or operation.version < 9:
         return _RANK if operation.version >= 9 else "slopes were not broadcast before opset 9"
-    if len(slope.dims) > len(x.dims) or len(set(dtypes)) != 1 or not DTYPES[dtypes[0]].is_float:
+    if len(slope.dims) > len(x.dims) or len(set(dtypes)) != 1 or not TYPES[dtypes[0]].is_float:
         return _TYPES
-    builder = _Builder((0, 1), dtypes)
+    builder = Builder((0, 1), dtypes)
     builder.apply("Sloped", 0, 1)
     return builder.fragment(follows=True)
 
@@ -310,7 +264,7 @@ def _by_run(operation: Operation, inputs: list[Known], dtypes: list[str], functi
         return _NOT_CONSTANT
     if dtypes[1] != "f32" or dtypes[2] not in _SMALL or not _is_plain(operation, ("axis", "saturate")):
         return _TYPES
-    builder = _Builder((0, 1, 2), dtypes)
+    builder = Builder((0, 1, 2), dtypes)
     builder.apply(function, 0, 1, 2, dtype=made)
     return builder.fragment(follows=True)
 
@@ -326,7 +280,7 @@ def _quantised(operation: Operation, inputs: list[Known], dtypes: list[str]) -> 
     target = dtype_name(zero.dtype)
     if target not in _SMALL:
         return _TYPES
-    builder = _Builder((0,), dtypes[:1], (scale, zero))
+    builder = Builder((0,), dtypes[:1], (scale, zero))
     builder.apply(QUANTISE, 0, 1, 2, dtype=target)
     return builder.fragment()
 
@@ -338,10 +292,10 @@ def _dequantised(operation: Operation, inputs: list[Known], dtypes: list[str]) -
     if isinstance(found, str) or dtypes[0] not in _SMALL:
         return found if isinstance(found, str) else _TYPES
     scale, zero = found
-    zero = np.zeros(scale.shape, DTYPES[dtypes[0]].numpy) if zero is None else zero
+    zero = np.zeros(scale.shape, TYPES[dtypes[0]].numpy) if zero is None else zero
     if dtype_name(zero.dtype) != dtypes[0]:
         return _TYPES
-    builder = _Builder((0,), dtypes[:1], (scale, zero))
+    builder = Builder((0,), dtypes[:1], (scale, zero))
     builder.apply(DEQUANTISE, 0, 1, 2, dtype="f32")
     return builder.fragment()
 
@@ -353,12 +307,16 @@ def _dropped(operation: Operation, inputs: list[Known], dtypes: list[str]) -> Fr
         return "it may be asked to train"
     if operation.attributes.get("is_test", 1) == 0:
         return "it may be asked to train"
-    builder = _Builder((0,), dtypes[:1])
+    builder = Builder((0,), dtypes[:1])
     builder.apply("Identity", 0)
     return builder.fragment()
 
 
 _TABLE: Mapping[str, Reader] = {
+    **{name: _same(name, 2, makes=TRUTH) for name in ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")},
+    **{name: _same(name, 2) for name in ("And", "Or", "Xor")},
+    "Not": _same("Not", 1),
+    "Where": _where,
     "Add": _same("Add", 2),
     "Sub": _same("Sub", 2),
     "Mul": _same("Mul", 2),

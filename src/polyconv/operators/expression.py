@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from polyconv.dtypes import DTYPES
 from polyconv.kernels.emitter import Emitter
 from polyconv.kernels.values import Value
-from polyconv.operators.functions import FUNCTIONS, converted, dequantised, quantised
+from polyconv.operators.functions import COMPARED, FUNCTIONS, chosen, converted, dequantised, quantised
+from polyconv.operators.types import HALVES, TYPES
 
-__all__ = ["CONVERT", "DEQUANTISE", "QUANTISE", "Apply", "Expression", "cycles_of", "evaluated", "in_f32"]
+__all__ = ["CONVERT", "DEQUANTISE", "QUANTISE", "WHERE", "Apply", "Expression", "cycles_of", "evaluated", "in_f32"]
 
-CONVERT, QUANTISE, DEQUANTISE = "Convert", "Quantise", "Dequantise"
-"""Functions between two types: of a value; of a value, its scale and its zero point."""
+CONVERT, QUANTISE, DEQUANTISE, WHERE = "Convert", "Quantise", "Dequantise", "Where"
+"""Functions of several types: of a value; of a value, its scale and its zero point; of a truth value and two others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +62,17 @@ def evaluated(k: Emitter, expression: Expression, values: Sequence[Value]) -> li
     known = list(values)
     for step in expression.steps:
         given = [known[number] for number in step.arguments]
-        source, target = DTYPES[expression.dtype(step.arguments[0])], DTYPES[step.dtype]
+        source, target = TYPES[expression.dtype(step.arguments[0])], TYPES[step.dtype]
         if step.function == CONVERT:
             known.append(converted(k, given[0], source, target))
         elif step.function == QUANTISE:
             known.append(quantised(k, given[0], given[1], given[2], target))
         elif step.function == DEQUANTISE:
             known.append(dequantised(k, given[0], given[1], given[2], source))
+        elif step.function == WHERE:
+            known.append(chosen(k, given[0], given[1], given[2]))
+        elif step.function in COMPARED:
+            known.append(FUNCTIONS[step.function].emit(k, source, *given))
         else:
             known.append(FUNCTIONS[step.function].emit(k, target, *given))
     return [known[number] for number in expression.results]
@@ -76,7 +80,7 @@ def evaluated(k: Emitter, expression: Expression, values: Sequence[Value]) -> li
 
 def in_f32(expression: Expression) -> Expression:
     """An expression whose steps on floats of 16 bits are computed in f32, and each rounded to them."""
-    if not {*expression.inputs, *(step.dtype for step in expression.steps)}.intersection(_HALVES):
+    if not {*expression.inputs, *(step.dtype for step in expression.steps)}.intersection(HALVES):
         return expression
     steps: list[Apply] = []
     where = list(range(len(expression.inputs)))  # of each value, the number that it has now
@@ -87,16 +91,13 @@ def in_f32(expression: Expression) -> Expression:
 
     for step in expression.steps:
         widened = [
-            added(Apply(CONVERT, (where[n],), "f32")) if expression.dtype(n) in _HALVES else where[n]
+            added(Apply(CONVERT, (where[n],), "f32")) if expression.dtype(n) in HALVES else where[n]
             for n in step.arguments
         ]  # fmt: skip
-        is_half = step.dtype in _HALVES
+        is_half = step.dtype in HALVES
         done = added(Apply(step.function, tuple(widened), "f32" if is_half else step.dtype))
         where.append(added(Apply(CONVERT, (done,), step.dtype)) if is_half else done)
     return Expression(expression.inputs, tuple(steps), tuple(where[n] for n in expression.results))
-
-
-_HALVES = ("f16", "bf16")
 
 
 def cycles_of(expression: Expression) -> float:

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from polyconv.dtypes import DTYPES, Dtype
+from polyconv.dtypes import Dtype
 from polyconv.kernels import mathfn
-from polyconv.kernels.convert import LLVM_NAMES, cut
+from polyconv.kernels.convert import cut
 from polyconv.kernels.emitter import Emitter
 from polyconv.kernels.logarithm import logarithm
 from polyconv.kernels.values import Value
+from polyconv.operators.types import LLVM, TRUTH, TYPES
 
 __all__ = ["FUNCTIONS", "Function", "converted"]
 
@@ -118,7 +119,37 @@ def _activation(name: str) -> Emit:
     return lambda k, dtype, v, *parameters: mathfn.apply(k, name, v, parameters)
 
 
+def _truth(k: Emitter, condition: Value, like: Value) -> Value:
+    """A condition as a byte of 0 or 1."""
+    return k.cast("zext", condition, like.type.of("i8"))
+
+
+def _compared(holds: Callable[[Dtype, Value, Value], Value]) -> Emit:
+    return lambda k, dtype, a, b: _truth(k, holds(dtype, a, b), a)
+
+
+def _no_more(dtype: Dtype, a: Value, b: Value) -> Value:
+    return a <= b if dtype.kind != "u" else a.below(b) | a.equals(b)
+
+
+def chosen(k: Emitter, condition: Value, a: Value, b: Value) -> Value:
+    """``a`` where a truth value holds, else ``b``."""
+    return k.select(condition.equals(0), b, a)
+
+
+COMPARED = frozenset(("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"))
+"""Functions of two operands of one type that make a truth value; they are told the operands' type."""
+
 FUNCTIONS: Mapping[str, Function] = {
+    "Less": Function(2, _compared(_less), "fiu"),
+    "Greater": Function(2, _compared(lambda dtype, a, b: _less(dtype, b, a)), "fiu"),
+    "LessOrEqual": Function(2, _compared(_no_more), "fiu", 2),
+    "GreaterOrEqual": Function(2, _compared(lambda dtype, a, b: _no_more(dtype, b, a)), "fiu", 2),
+    "Equal": Function(2, _compared(lambda dtype, a, b: a.equals(b)), "fiub"),
+    "Not": Function(1, lambda k, dtype, v: _truth(k, v.equals(0), v), "b"),
+    "And": Function(2, lambda k, dtype, a, b: a & b, "b"),
+    "Or": Function(2, lambda k, dtype, a, b: a | b, "b"),
+    "Xor": Function(2, lambda k, dtype, a, b: a ^ b, "b"),
     "Identity": Function(1, lambda k, dtype, v: v, "fiu", 0.0),
     "Add": Function(2, lambda k, dtype, a, b: a + b, "fiu"),
     "Sub": Function(2, lambda k, dtype, a, b: a - b, "fiu"),
@@ -158,7 +189,9 @@ def converted(k: Emitter, value: Value, source: Dtype, target: Dtype) -> Value:
 
     bf16 is a type of its own here, as on a GPU; the CPU's passes do not compute with it.
     """
-    to = value.type.of("bfloat" if target.name == "bf16" else LLVM_NAMES[target.name])
+    to = value.type.of("bfloat" if target.name == "bf16" else LLVM[target.name])
+    if TRUTH in (source.name, target.name):
+        return k.select(value.equals(0), k.constant(to, 0), k.constant(to, 1))
     if source.is_float and target.is_float:
         if source.bits == target.bits:
             return value
@@ -182,18 +215,18 @@ def quantised(k: Emitter, value: Value, scale: Value, zero: Value, target: Dtype
     """
     low, high = target.limits
     wide = value.type.of("i32")
-    offset = converted(k, zero, target, DTYPES["i32"])
+    offset = converted(k, zero, target, TYPES["i32"])
     shift = k.cast("sitofp", offset, value.type)
     scaled = value / scale
     least, most = low - shift, high - shift
     scaled = k.select(scaled > least, scaled, least)
     scaled = k.select(scaled < most, scaled, most)
     bits = k.cast("bitcast", scaled + 1.5 * 2.0**23, wide) - 0x4B400000
-    return k.cast("trunc", bits + offset, wide.of(LLVM_NAMES[target.name]))
+    return k.cast("trunc", bits + offset, wide.of(LLVM[target.name]))
 
 
 def dequantised(k: Emitter, value: Value, scale: Value, zero: Value, source: Dtype) -> Value:
     """``(value - zero) * scale``; the difference is exact."""
-    row = DTYPES["i32"]
+    row = TYPES["i32"]
     difference = converted(k, value, source, row) - converted(k, zero, source, row)
     return k.cast("sitofp", difference, scale.type) * scale

@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from polyconv.dtypes import DTYPES
 from polyconv.errors import ArgumentError
+from polyconv.operators.building import Fragment
 from polyconv.operators.bytewise import BYTES, look_up, table_of
-from polyconv.operators.elementwise import Fragment, dtype_name
 from polyconv.operators.expression import Apply, Expression
 from polyconv.operators.job import MOST_OPERANDS, Array, Conditions, Plan, Planner, Planning
 from polyconv.operators.lying import Lies, lies
 from polyconv.operators.strided import pass_over
+from polyconv.operators.types import TYPES, dtype_name
 from polyconv.target import Target
 
 __all__ = ["Fused", "Member", "operand_count", "planner_of"]
@@ -143,11 +143,11 @@ def _in_parts(fused: Fused, given: Sequence[Lies], shapes: Sequence[tuple[int, .
     places = dict(enumerate((*range(len(given)), *map(planning.constant, fused.constants))))
     first = len(places)
     for number in fused.results:
-        places[number] = planning.result(shapes[number], DTYPES[dtypes[number]].numpy)
+        places[number] = planning.result(shapes[number], TYPES[dtypes[number]].numpy)
     for _, results in parts:
         for number in results:
             if number not in places:
-                places[number] = planning.between(shapes[number], DTYPES[dtypes[number]].numpy)
+                places[number] = planning.between(shapes[number], TYPES[dtypes[number]].numpy)
     for which, results in parts:
         numbers, expression = _joint(fused, which, results, dtypes, first)
         own = [planning.constant(array) for at in which for array in fused.members[at].fragment.constants]
@@ -159,7 +159,7 @@ def _in_parts(fused: Fused, given: Sequence[Lies], shapes: Sequence[tuple[int, .
 def _dtypes(fused: Fused, given: Sequence[Lies]) -> list[str]:
     """Element types of all values."""
     kinds = [lie.dtype for lie in given] + [a.dtype for a in fused.constants]
-    found = [dtype_name(kind, has_halves=True) or "" for kind in kinds]
+    found = [dtype_name(kind, has_halves=True, has_truth=True) or "" for kind in kinds]
     for member in fused.members:
         expression = member.fragment.expression
         found.append(expression.dtype(expression.results[0]))

@@ -13,12 +13,12 @@ import numpy as np
 from polyconv.dtypes import DTYPES
 from polyconv.errors import ArgumentError
 from polyconv.operators.along import Along, across, joined
-from polyconv.operators.elementwise import dtype_name, untaken
 from polyconv.operators.job import Conditions, Operation, Own, Plan, Planning, constant
 from polyconv.operators.lying import Lies
 from polyconv.operators.matrices import Matrices, multiplied
 from polyconv.operators.moving import copy_of, with_rows
 from polyconv.operators.strided import pass_over
+from polyconv.operators.types import dtype_name, untaken
 
 __all__ = ["multiplying"]
 

@@ -15,11 +15,11 @@ import numpy as np
 from polyconv.dtypes import DTYPES
 from polyconv.errors import ArgumentError
 from polyconv.operators.along import Along, joined
-from polyconv.operators.elementwise import dtype_name, untaken
 from polyconv.operators.job import Conditions, Operation, Own, Plan, Planning, constant
 from polyconv.operators.lines import LinesSpec, Place, Space, line_step
 from polyconv.operators.lying import Lies
 from polyconv.operators.moving import as_packed
+from polyconv.operators.types import dtype_name, untaken
 
 __all__ = ["normalisation"]
 

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from polyconv.errors import ArgumentError
-from polyconv.operators.elementwise import untaken
 from polyconv.operators.job import Conditions, Operation, Own, Plan, Planning, constant
 from polyconv.operators.lying import Lies
 from polyconv.operators.moving import carrier
 from polyconv.operators.numbers import COMES_WITH_THE_RUN, with_numbers
 from polyconv.operators.picking import sampled
 from polyconv.operators.taps import Integers, Taps, picked
+from polyconv.operators.types import untaken
 
 __all__ = ["padding"]
 

@@ -14,13 +14,13 @@ import numpy as np
 
 from polyconv.dtypes import DTYPES
 from polyconv.operators.along import Along, joined
-from polyconv.operators.elementwise import dtype_name
 from polyconv.operators.job import Planning
 from polyconv.operators.lying import in_memory, is_channels_last
 from polyconv.operators.moving import as_packed, carrier, copy_of, without_gaps
 from polyconv.operators.sampling import Sampling, sampling_step, window_of, workspace_of
 from polyconv.operators.strided import pass_over
 from polyconv.operators.taps import Taps, whole
+from polyconv.operators.types import dtype_name
 
 if TYPE_CHECKING:
     from polyconv.operators.on_gpu.launching import Launching

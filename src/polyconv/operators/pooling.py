@@ -16,10 +16,10 @@ import numpy as np
 from polyconv.dtypes import DTYPES
 from polyconv.errors import ArgumentError
 from polyconv.operators.along import Along
-from polyconv.operators.elementwise import dtype_name, untaken
 from polyconv.operators.job import Array, Conditions, Operation, Own, Plan, Planning
 from polyconv.operators.lying import Lies, is_channels_last
 from polyconv.operators.moving import with_rows
+from polyconv.operators.types import dtype_name, untaken
 from polyconv.operators.windows import Axis, Windows, window_step, workspace_of
 from polyconv.problem.extents import effective_kernel
 from polyconv.problem.padding import AUTO_PADS, forward_pads

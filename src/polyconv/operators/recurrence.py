@@ -26,11 +26,11 @@ from polyconv.kernels.language import INT, Module, Type, Value, vector
 from polyconv.kernels.record import Record, Word, at_once, filled
 from polyconv.kernels.values import Buffer
 from polyconv.machine.host import profile_in_force
-from polyconv.operators.elementwise import dtype_name
 from polyconv.operators.job import Array, Conditions, Drive, Operation, Own, Plan, Planning, Step, address_of, constant
 from polyconv.operators.lying import Lies
 from polyconv.operators.moving import as_packed
 from polyconv.operators.rows import each_vector, read, write
+from polyconv.operators.types import dtype_name
 
 __all__ = ["GATES", "UNITS", "recurrence"]
 

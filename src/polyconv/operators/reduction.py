@@ -19,12 +19,12 @@ from polyconv.kernels.language import Mask, Module, Type, Value, vector
 from polyconv.kernels.record import Record, Word, at_once, filled
 from polyconv.kernels.values import Buffer
 from polyconv.operators.along import Along
-from polyconv.operators.elementwise import dtype_name, untaken
 from polyconv.operators.functions import FUNCTIONS
 from polyconv.operators.job import Conditions, Drive, Operation, Own, Plan, Planning, Step, address_of, constant
 from polyconv.operators.lying import Lies, in_memory, is_channels_last
 from polyconv.operators.moving import as_packed, without_gaps
 from polyconv.operators.rows import each_block, read, write
+from polyconv.operators.types import dtype_name, untaken
 
 if TYPE_CHECKING:
     from polyconv.operators.on_gpu.launching import Launching

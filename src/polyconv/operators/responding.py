@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from polyconv.dtypes import DTYPES
 from polyconv.errors import ArgumentError
-from polyconv.operators.elementwise import dtype_name, untaken
 from polyconv.operators.job import Conditions, Operation, Own, Plan, Planning
 from polyconv.operators.lying import Lies
+from polyconv.operators.types import dtype_name, untaken
 
 if TYPE_CHECKING:
     from polyconv.operators.on_gpu.responding import Response

@@ -18,11 +18,11 @@ from polyconv.errors import ArgumentError
 from polyconv.kernels.convert import LLVM_NAMES
 from polyconv.kernels.language import Mask, Module, Type, Value, vector
 from polyconv.kernels.record import Memory, Record, Word, at_once, filled
-from polyconv.operators.elementwise import dtype_name, untaken
 from polyconv.operators.job import Conditions, Drive, Operation, Own, Plan, Planning, Step, address_of
 from polyconv.operators.lying import Lies
 from polyconv.operators.moving import as_packed
 from polyconv.operators.rows import each_block, read, write
+from polyconv.operators.types import dtype_name, untaken
 
 __all__ = ["response"]
 

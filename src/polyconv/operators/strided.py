@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from polyconv.dtypes import DTYPES
-from polyconv.kernels.convert import LLVM_NAMES
 from polyconv.kernels.language import Mask, Module, Type, Value, vector
 from polyconv.kernels.record import words
 from polyconv.kernels.signature import Address
@@ -24,6 +22,7 @@ from polyconv.machine.host import profile_in_force
 from polyconv.operators.along import Along, across, joined, sorted_by
 from polyconv.operators.expression import Expression, cycles_of, evaluated
 from polyconv.operators.job import Conditions, Drive, Planning, Step, address_of
+from polyconv.operators.types import LLVM, TYPES
 
 if TYPE_CHECKING:
     from polyconv.operators.on_gpu.launching import Launching
@@ -62,7 +61,7 @@ def swept(expression: Expression, extents: Sequence[int], operands: Sequence[Alo
     numbers : sequence of int, optional
         Which operands of the job they are; by default all in their order.
     """
-    sizes = [DTYPES[expression.dtype(n)].itemsize for n in (*range(len(expression.inputs)), *expression.results)]
+    sizes = [TYPES[expression.dtype(n)].itemsize for n in (*range(len(expression.inputs)), *expression.results)]
     extents, operands = joined(*sorted_by(operands[-1], extents, operands))
     kinds = "".join(
         "s" if o.strides[-1] == 0 and at < len(expression.inputs) else "v" if o.strides[-1] == size else "g"
@@ -145,7 +144,7 @@ def _repeats(extents: Sequence[int]) -> int:
 
 def cycles(expression: Expression, elements: int, c: Conditions) -> float:
     """About the cycles that a pass over so many elements takes on one thread."""
-    sizes = [DTYPES[expression.dtype(n)].itemsize for n in (*range(len(expression.inputs)), *expression.results)]
+    sizes = [TYPES[expression.dtype(n)].itemsize for n in (*range(len(expression.inputs)), *expression.results)]
     lanes = _lanes(expression, c.target.vector_bytes)
     near = elements / lanes * (cycles_of(expression) + len(sizes))
     total = elements * sum(sizes)
@@ -193,7 +192,7 @@ def _together(expression: Expression, c: Conditions) -> int:
 def _lanes(expression: Expression, vector_bytes: int) -> int:
     """Elements of a vector: as many as the widest type allows that occurs."""
     dtypes = {*expression.inputs, *(step.dtype for step in expression.steps)}
-    widest = max(DTYPES[name].itemsize for name in dtypes)
+    widest = max(TYPES[name].itemsize for name in dtypes)
     between = 4 if len(dtypes) > 1 else 1  # conversions go through 32 bits
     return vector_bytes // max(widest, between)
 
@@ -251,7 +250,7 @@ def _row(k: Module, spec: _Pass, places: list[Buffer], steps: list[Value], begin
     inputs = len(expression.inputs)
     lanes = _lanes(expression, spec.vector_bytes)
     numbers = [*range(inputs), *expression.results]
-    elements = [LLVM_NAMES[expression.dtype(n)] for n in numbers]
+    elements = [LLVM[expression.dtype(n)] for n in numbers]
     places = [k.rebase(p) for p in places]
     single = [k.load(Type(e), p) if kind == "s" else None
               for e, p, kind in zip(elements, places, spec.kinds, strict=True)]  # fmt: skip

@@ -11,7 +11,7 @@ from functools import cache
 from importlib import import_module
 
 from polyconv.operators import elementwise, views
-from polyconv.operators.elementwise import Fragment
+from polyconv.operators.building import Fragment
 from polyconv.operators.job import Operation, Own
 from polyconv.operators.views import View
 
