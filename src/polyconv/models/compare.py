@@ -89,7 +89,7 @@ def difference(ours: Array, theirs: Array, tolerance: float | None = None) -> Di
     """
     if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
         return Difference(float("inf"), float("inf"), max(ours.size, 1), ours.size)
-    kind = of_array(ours.dtype, "the result")
+    kind = of_array(ours.dtype if ours.dtype != np.bool_ else np.dtype(np.uint8), "the result")
     if kind.is_float and tolerance is None:
         tolerance = 1000 * DTYPES["f64" if kind.name == "f64" else "f32"].eps + 4 * kind.eps
     a, b = ours.astype(np.float64), theirs.astype(np.float64)

@@ -21,6 +21,7 @@ from polyconv.models.kept import digest_of
 from polyconv.models.limits import shorten
 from polyconv.models.onnx_file import body
 from polyconv.models.program import Program
+from polyconv.models.replay import copied
 from polyconv.models.segment import Chosen, Host, Segment
 from polyconv.models.told import renamed, shown_as
 from polyconv.operators.lying import lies, packed
@@ -105,9 +106,11 @@ def with_control_flow(host: Host, compiled: Callable[[Graph], Program]) -> Host:
             is_met = _truth(node, values[node.inputs[0]])
             return _steps_of(node, bodies["then_branch" if is_met else "else_branch"], values, outputs)
 
-        if node.op != "If" or len(bodies) < 2:
-            return Segment(ENGINE, told, run_all, views=True)
-        return Segment(ENGINE, told, run_all, views=True, chosen=chosen)
+        def held() -> int:
+            return sum(step.segment.held() for one in bodies.values() for step in one.program.steps)
+
+        segment = Segment(ENGINE, told, run_all, within=tuple(one.program for one in bodies.values()), held=held)
+        return replace(segment, chosen=chosen) if node.op == "If" and len(bodies) == 2 else segment
 
     return made
 
@@ -202,7 +205,7 @@ def _loop(node: Node, bodies: Mapping[str, _Body], known: Mapping[str, Value]
     def run(values: Values) -> list[Any]:
         most = int(_number(node, values[inputs[0]], "count")) if inputs[0] else None
         goes_on = _truth(node, values[inputs[1]]) if inputs[1] else True
-        now, rows = [values[name] for name in carried], list[list[Any]]()
+        now, rows = [copied(values[name], name) for name in carried], list[list[Any]]()
         while goes_on and (most is None or len(rows) < most):
             condition, *made = one.run((np.asarray(len(rows), np.int64), np.asarray(goes_on), *now), values)
             goes_on = _truth(node, condition)
@@ -254,7 +257,7 @@ def _scan(node: Node, bodies: Mapping[str, _Body], known: Mapping[str, Value]
     results = [Value("", v.type, v.dims if at < states else None) for at, v in enumerate(told)]
 
     def run(values: Values) -> list[Any]:
-        state = [values[name] for name in node.inputs[:states]]
+        state = [copied(values[name], name) for name in node.inputs[:states]]
         read = []
         for name, axis, direction in zip(node.inputs[states:], lists["scan_input_axes"],
                                          lists["scan_input_directions"], strict=True):  # fmt: skip

@@ -7,7 +7,7 @@ how anything runs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from polyconv.models.program import Program
 from polyconv.models.steps import bytes_of
@@ -131,6 +131,9 @@ def nodes_of(program: Program, seconds: Sequence[float | None]) -> tuple[NodeRec
         records += [
             NodeRecord(node.name, node.op, *about, program.reasons.get(node, ""), segment.device) for node in step.nodes
         ]
+        for inner in segment.within:
+            told = nodes_of(inner, [None] * len(inner.steps))
+            records += [replace(record, step=None if record.step is None else index) for record in told]
     return tuple(records)
 
 

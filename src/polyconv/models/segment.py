@@ -61,6 +61,8 @@ class Segment:
     by_image : bool
         Whether each image of its results, along the first axis, follows from that image of its inputs alone, if all
         have as many and a plan for fewer images makes fewer.
+    within : tuple
+        Of branches and loops: the programs of their graphs.
     chosen : callable
         Of a branch: the steps of the graph that arrays choose, which stand for its own while its condition is the same.
     plan : callable
@@ -90,6 +92,7 @@ class Segment:
     extents: bool = False
     varies: bool = False
     by_image: bool = False
+    within: tuple[Any, ...] = ()
     chosen: Callable[[Sequence[Array]], Chosen | None] = lambda arrays: None
     plan: Callable[[Sequence[Array], tuple[Lies, ...]], Plan | None] = lambda arrays, into: None
     gaps: bool = False
