@@ -15,7 +15,7 @@ from polyconv.kernels.language import Mask, Module, Type, Value, vector
 from polyconv.kernels.record import Record, Word, at_once, filled
 from polyconv.kernels.values import Buffer
 from polyconv.operators.job import Drive, Planning, Step, address_of
-from polyconv.operators.rows import each_block, read, write
+from polyconv.operators.rows import each_vector, read, write
 
 __all__ = ["Matrices", "multiplied"]
 
@@ -23,6 +23,8 @@ _VECTORS = 3
 """Of a tile: with as many rows as registers allow, more multiply-adds than loads."""
 _BESIDE = 4
 """Registers for other things than sums."""
+_TERMS = 128
+"""Rows of the right operand whose strip of columns stays in a first cache, wherever its lines fall."""
 _CYCLES = 0.7
 """Of a multiply-add of vectors; those in flight are two a cycle."""
 
@@ -70,6 +72,7 @@ def multiplied(planning: Planning, m: Matrices, operands: tuple[int, int, int], 
     lanes = c.target.vector_bytes // size
     tall = (c.target.registers - _BESIDE) // _VECTORS
     of_a, of_b = planning.lie(operands[0]), planning.lie(operands[1])
+    masks = 0 < c.target.masked_loads <= size
 
     def made(threads: int) -> list[Step]:
         chunk = m.rows if threads == 1 else -(-m.rows // (4 * threads * tall)) * tall
@@ -81,7 +84,7 @@ def multiplied(planning: Planning, m: Matrices, operands: tuple[int, int, int], 
             b_base=of_b.offset, b_product=steps[1], b_term=of_b.strides[-2], y_product=steps[2],
         ), keep)  # fmt: skip
         name = f"multiply {m.dtype} {tall}"
-        driver = address_of(name, lambda k, name: _drive(k, name, m.dtype, lanes, tall, masks=c.target.has_masks), c)
+        driver = address_of(name, lambda k, name: _drive(k, name, m.dtype, lanes, tall, masks=masks), c)
         return [Step(driver, words, m.count * parts, tuple(keep))]
 
     cycles = _CYCLES * m.count * m.rows * m.terms * -(-m.columns // lanes)
@@ -103,21 +106,38 @@ def _drive(k: Module, name: str, dtype: str, lanes: int, tall: int, *, masks: bo
 
         def some(at: Value, type_: Type, count: int, mask: Mask | None) -> None:
             column = at * kind.element_bytes
-            with k.loop(begin, full, tall) as row:
-                _tile(k, type_, (a, b + column, y + column), row.index, (tall, count), mask, w)
-            with k.loop(full, end) as row:
-                _tile(k, type_, (a, b + column, y + column), row.index, (1, count), mask, w)
+            places = a, b + column, y + column
 
-        each_block(k, kind, 0, w.columns, masks, _VECTORS, some)
+            def rows(first: Value | int, *, begun: bool) -> None:
+                part = first, k.minimum(w.terms, first + _TERMS)
+                with k.loop(begin, full, tall) as row:
+                    _tile(k, type_, places, row.index, (tall, count), mask, w, part, begun=begun)
+                with k.loop(full, end) as row:
+                    _tile(k, type_, places, row.index, (1, count), mask, w, part, begun=begun)
+
+            rows(0, begun=False)
+            with k.loop(_TERMS, w.terms, _TERMS) as part:
+                rows(part.index, begun=True)
+
+        done: Value | int = 0
+        for count in range(_VECTORS, 1, -1):  # of eight vectors, three, three and two
+            until = done + (w.columns - done) // (count * kind.lanes) * (count * kind.lanes)
+            with k.loop(done, until, count * kind.lanes) as each:
+                some(each.index, kind, count, None)
+            done = until
+        each_vector(k, kind, done, w.columns, masks, lambda at, type_, mask: some(at, type_, 1, mask))
 
 
 def _tile(k: Module, kind: Type, places: tuple[Buffer, Buffer, Buffer], row: Value, extents: tuple[int, int],
-          mask: Mask | None, w: _Multiplying) -> None:  # fmt: skip
-    """Some rows and vectors of columns of a product."""
+          mask: Mask | None, w: _Multiplying, part: tuple[Value | int, Value], *, begun: bool) -> None:  # fmt: skip
+    """Some rows and vectors of columns of a product: a part of the terms, added to those before where it has begun."""
     a, b, y = places
     tall, count = extents
     a = a + row * w.a_row
-    with k.loop(0, w.terms, carry=[k.constant(kind, 0.0)] * (tall * count)) as term:
+    width = w.columns * kind.element_bytes
+    targets = [y + (row + at) * width + number * kind.bytes for at in range(tall) for number in range(count)]
+    before = [read(k, kind, target, mask) if begun else k.constant(kind, 0.0) for target in targets]
+    with k.loop(*part, carry=before) as term:
         line = b + term.index * w.b_term
         right = [read(k, kind, line + at * kind.bytes, mask) for at in range(count)]
         sums = []
@@ -127,8 +147,5 @@ def _tile(k: Module, kind: Type, places: tuple[Buffer, Buffer, Buffer], row: Val
             sums += [k.fma(left, value, total) for value, total in
                      zip(right, term.values[at * count : (at + 1) * count], strict=True)]  # fmt: skip
         term.next(*sums)
-    width = w.columns * kind.element_bytes
-    for at in range(tall):
-        target = y + (row + at) * width
-        for number in range(count):
-            write(k, term.results[at * count + number], target + number * kind.bytes, mask)
+    for total, target in zip(term.results, targets, strict=True):
+        write(k, total, target, mask)
