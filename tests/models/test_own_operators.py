@@ -390,6 +390,22 @@ def test_reductions(dtype: Any, level: str | None) -> None:
                 assert (np.abs(found - exact) <= (count + 3) * np.finfo(dtype).eps * exact).all(), op
 
 
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("shape", [(1, 1, 2**16), (1, 2**16, 3), (2, 2**14, 40)])
+def test_long_sums_keep_small_addends(shape: tuple[int, ...], level: str | None) -> None:
+    """One chain from the 1 on would lose all that follow it."""
+    axis = 2 if shape[1] == 1 else 1
+    x = np.full(shape, 2.0**-25, np.float32)
+    x[:, :1, :1] = 1
+    if axis == 1:
+        x[:, :1] = 1
+    found = one("ReduceL1", x, level=level, axes=[axis], keepdims=0)
+    right = x.astype(np.float64).sum(axis=axis)
+    count = shape[axis]
+    assert (np.abs(found - right) <= (2 * 64 + count / 64) * np.finfo(np.float32).eps).all()
+    assert (found > 1 + count * 2.0**-26).all()
+
+
 def normalised(x: np.ndarray, axes: Sequence[int], epsilon: float = 1e-5) -> np.ndarray:
     """Mean 0 and variance 1 over axes, in float64."""
     wide = x.astype(np.float64)

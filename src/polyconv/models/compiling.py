@@ -140,8 +140,23 @@ def compile_graph(
     switches = _switches(moving, graph.inputs, constants)
     replays = Replays(switches) if options.device is None else GpuReplays(options.device, is_off=options.is_timed)
     clock = perf_counter if options.device is None else synchronized(options.device) if options.is_timed else None
+    counting = _counting(making.steps, graph.inputs)
     return Program(tuple(making.steps), *told, ahead=Ahead(_threads(options), layout), here=here, clock=clock,
-                   replays=replays, plans=KeptPlans(graph.digest))  # fmt: skip
+                   replays=replays, plans=KeptPlans(graph.digest), counting=counting)  # fmt: skip
+
+
+_WHOLE = ("tensor(int64)", "tensor(int32)", "tensor(bool)")
+"""Types of numbers that models count with."""
+
+
+def _counting(steps: Sequence[Step], inputs: Sequence[Value]) -> frozenset[int]:
+    """Steps of which only extents, and inputs that are whole numbers, say what they make."""
+    known, found = {value.name for value in inputs if value.type in _WHOLE}, set[int]()
+    for index, step in enumerate(steps):
+        if not step.segment.varies and (step.segment.extents or known.issuperset(step.reads)):
+            known.update(step.writes)
+            found.add(index)
+    return frozenset(found)
 
 
 def _is_ours(node: Node) -> bool:
@@ -152,8 +167,7 @@ def _is_ours(node: Node) -> bool:
 def _switches(nodes: Sequence[Node], inputs: Sequence[Value], constants: Collection[str]) -> tuple[str, ...]:
     """Inputs of a single whole number from which alone a branch is chosen."""
     makers = {name: node for node in nodes for name in node.writes}
-    whole = ("tensor(int64)", "tensor(int32)", "tensor(bool)")
-    single = {v.name for v in inputs if v.dims in ((), (1,)) and v.type in whole}
+    single = {v.name for v in inputs if v.dims in ((), (1,)) and v.type in _WHOLE}
     found: set[str] = set()
     for node in nodes:
         waiting, leaves = [node.inputs[0]] if node.op == "If" and not node.domain else [], set[str]()

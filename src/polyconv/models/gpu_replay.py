@@ -136,7 +136,7 @@ class GpuReplays:
         return is_second and self._learned != key
 
     def tell(self, index: int, reads: tuple[str, ...], writes: tuple[str, ...], segment: Segment, arrays: Sequence[Any],
-             made: Sequence[Any], seconds: float) -> _Step | None:  # fmt: skip
+             made: Sequence[Any], seconds: float, counts: bool) -> _Step | None:  # fmt: skip
         """What a step that just ran tells of itself; None if it may do otherwise the next time."""
         if not arrays or not all(type(a) is GpuArray for a in (*arrays, *made)):
             return None

@@ -59,6 +59,8 @@ class Program:
         Seconds at which what was started is done; None if nobody wants to wait for that.
     plans : KeptPlans
         Of its convolutions.
+    counting : frozenset of int
+        Steps that follow from extents and from whole numbers that are inputs.
     """
 
     steps: tuple[Step, ...]
@@ -74,6 +76,7 @@ class Program:
     replays: Replays | GpuReplays = field(default_factory=Replays)
     ahead: Ahead = field(kw_only=True)
     plans: KeptPlans = field(kw_only=True)
+    counting: frozenset[int] = frozenset()
     here: frozenset[str] = frozenset()
     clock: Callable[[], float] | None = perf_counter
 
@@ -151,7 +154,8 @@ class Program:
             if self.clock:
                 times.add(index, passed)
             if told is not None:
-                told.append(self.replays.tell(index, step.reads, step.writes, step.segment, given, made, passed))
+                names, counts = (step.reads, step.writes), index in self.counting
+                told.append(self.replays.tell(index, *names, step.segment, given, made, passed, counts))
             values.update(zip(step.writes, made, strict=False))
             for name in self.open[index]:
                 self._seen[name] = _seen(name, values[name])

@@ -78,8 +78,11 @@ class Told:
 
 
 def told_of(index: int, reads: tuple[str, ...], writes: tuple[str, ...], segment: Segment, arrays: Sequence[Any],
-            made: Sequence[Any], seconds: float) -> Told | None:  # fmt: skip
-    """What a step that just ran on some arrays tells of itself; None if it had others than arrays of numbers."""
+            made: Sequence[Any], seconds: float, counts: bool) -> Told | None:  # fmt: skip
+    """What a step that just ran on some arrays tells of itself; None if it had others than arrays of numbers.
+
+    Of one that counts with extents it keeps what it made.
+    """
     writes = writes[: len(made)]
     if not all(type(a) is np.ndarray and a.dtype != object for a in (*arrays, *made)):
         return None
@@ -89,7 +92,7 @@ def told_of(index: int, reads: tuple[str, ...], writes: tuple[str, ...], segment
     plan = None if segment.views and (looks or not segment.looks) else segment.plan(arrays, ())
     if plan is not None and not all(lies_so(m, lie) for m, lie in zip(made, plan.results, strict=False)):
         plan = None  # steps after it have plans for what the run made
-    is_little = sum(m.nbytes for m in made) <= _LITTLE
+    is_little = counts and sum(m.nbytes for m in made) <= _LITTLE
     numbers = tuple(np.array(m) for m in made) if is_little else ()
     chosen = segment.chosen(arrays)
     return Told(index, reads, writes, segment, plan, looks, tuple(lies(m) for m in made), seconds, numbers, chosen)

@@ -33,6 +33,8 @@ __all__ = ["Over", "across_lanes", "reduced", "reduction"]
 
 _CHAINS = 4
 """Vectors whose results take turns: one waits for the one before it."""
+_PART = 64
+"""Additions of a chain before its sum is added to that of the parts before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,15 +277,17 @@ def _along(k: Module, spec: Over, kind: Type, source: Buffer, length: Value) -> 
     neutral, size = k.constant(kind, _neutral(spec)), kind.element_bytes
     block = _CHAINS * kind.lanes
     full = length - length % block
-    with k.loop(0, full, block, carry=[neutral] * _CHAINS) as each:
-        place = source + each.index * size
-        each.next(*(_joined(k, spec, held, _begun(k, spec, k.load(kind, place + at * kind.bytes))) for at, held in
-                    enumerate(each.values)))  # fmt: skip
+
+    def vectors(index: Value) -> list[Value]:
+        place = source + index * size
+        return [_begun(k, spec, k.load(kind, place + at * kind.bytes)) for at in range(_CHAINS)]
+
+    each = _chained(k, spec, [neutral] * _CHAINS, full, block, vectors)
     whole = length - length % kind.lanes
-    with k.loop(full, whole, kind.lanes, carry=[each.results[0]]) as one:
+    with k.loop(full, whole, kind.lanes, carry=[each[0]]) as one:
         one.next(_joined(k, spec, one.values[0], _begun(k, spec, k.load(kind, source + one.index * size))))
     total = one.results[0]
-    for other in each.results[1:]:
+    for other in each[1:]:
         total = _joined(k, spec, total, other)
     single = across_lanes(k, total, lambda a, b: _joined(k, spec, a, b))
     with k.loop(whole, length, carry=[single]) as rest:
@@ -292,6 +296,27 @@ def _along(k: Module, spec: Over, kind: Type, source: Buffer, length: Value) -> 
     (found,) = rest.results
     assert isinstance(found, Value)
     return found
+
+
+def _chained(k: Module, spec: Over, neutral: Sequence[Value], end: Value, step: int,
+             values: Callable[[Value], Sequence[Value]]) -> list[Value]:  # fmt: skip
+    """What values from 0 to an end come to, in chains; sums of floats in parts, as each addition rounds what is before.
+
+    Of n values an addend is then rounded about ``_PART + n / _PART`` times and not n times.
+    """
+
+    def joined(before: Sequence[Value], after: Sequence[Value]) -> list[Value]:
+        return [_joined(k, spec, a, b) for a, b in zip(before, after, strict=True)]
+
+    if spec.function != "Add" or not DTYPES[spec.dtype].is_float:
+        with k.loop(0, end, step, carry=neutral) as each:
+            each.next(*joined(each.values, values(each.index)))
+        return each.results
+    with k.loop(0, end, _PART * step, carry=neutral) as part:
+        with k.loop(part.index, k.minimum(part.index + _PART * step, end), step, carry=neutral) as each:
+            each.next(*joined(each.values, values(each.index)))
+        part.next(*joined(part.values, each.results))
+    return part.results
 
 
 def across_lanes(k: Module, value: Value, join: Callable[[Value, Value], Value]) -> Value:
@@ -311,11 +336,12 @@ def _columns(k: Module, spec: Over, kind: Type, source: Buffer, target: Buffer, 
 
     def some(at: Value, type_: Type, count: int, mask: Mask | None) -> None:
         neutral = k.constant(type_, _neutral(spec))
-        with k.loop(0, w.length, carry=[neutral] * count) as line:
-            place = source + line.index * (w.inner * size) + at * size
-            values = [_begun(k, spec, read(k, type_, place + j * type_.bytes, mask)) for j in range(count)]
-            line.next(*(_joined(k, spec, held, value) for held, value in zip(line.values, values, strict=True)))
-        for j, total in enumerate(line.results):
+
+        def vectors(line: Value) -> list[Value]:
+            place = source + line * (w.inner * size) + at * size
+            return [_begun(k, spec, read(k, type_, place + j * type_.bytes, mask)) for j in range(count)]
+
+        for j, total in enumerate(_chained(k, spec, [neutral] * count, w.length, 1, vectors)):
             found = _finished(k, spec, total, w.length)
             write(k, found, target + at * size + j * type_.bytes, mask)
 
