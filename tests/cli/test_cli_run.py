@@ -173,12 +173,12 @@ def test_an_unsupported_model_is_exit_code_3(polyconv: Callable[..., Any], tmp_p
 
     y = described("y", TensorProto.FLOAT, [1, 1, 4, 4])
     branch = helper.make_graph([helper.make_node("Conv", ["x", "w"], ["y"], "inner")], "branch", [], [y])
-    node = helper.make_node("If", ["c"], ["y"], "strange", then_branch=branch, else_branch=branch)
-    shapes = {"c": (TensorProto.BOOL, []), "x": (TensorProto.FLOAT, [1, 1, 4, 4])}
-    inputs = [described(name, *row) for name, row in shapes.items()]
+    node = helper.make_node("Repeat", ["x"], ["y"], "strange", domain="mine", body=branch)
+    inputs = [described("x", TensorProto.FLOAT, [1, 1, 4, 4])]
     weights = helper.make_tensor("w", TensorProto.FLOAT, [1, 1, 1, 1], [2.0])
     graph = helper.make_graph([node], "g", inputs, [y], [weights])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=10)
+    imports = [helper.make_opsetid(domain, version) for domain, version in (("", 22), ("mine", 1))]
+    model = helper.make_model(graph, opset_imports=imports, ir_version=10)
     save(model, tmp_path / "m.onnx")
     done = polyconv("run", tmp_path / "m.onnx", "--json")
     assert done.code == 3

@@ -1,4 +1,4 @@
-"""Branches and loops with convolutions in them: ``If``, ``Loop`` and ``Scan``, whose bodies are programs of their own.
+"""Branches, and loops with convolutions in them: ``If``, ``Loop`` and ``Scan``, whose bodies are programs of their own.
 
 The one idea: a body is a graph like any other, compiled like any other, that reads its own inputs and values from
 outside; only which body runs next, and on what, is decided here, in Python.  It must not know how a program runs.
@@ -62,57 +62,66 @@ Making = Callable[[Node, Mapping[str, _Body], Mapping[str, Value]], tuple[list[V
 
 
 def with_control_flow(host: Host, compiled: Callable[[Graph], Program]) -> Host:
-    """A host that also runs branches and loops with convolutions in them.
+    """A host that also runs branches, and loops with convolutions in them.
 
     Parameters
     ----------
     host : Host
-        Who runs all other nodes.
+        Who runs all other nodes, and branches without convolutions whose graphs are not read here.
     compiled : callable
         Makes a graph ready to run.
     """
 
     def made(graph: Graph, nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[str],
              constants: Mapping[str, Array], threads: int) -> Segment:  # fmt: skip
-        if not holds_graphs(nodes[0]):
-            return host(graph, nodes, inputs, outputs, constants, threads)
-        [node] = nodes
-        names, make = _KINDS.get(node.op, ((), _refused)) if not node.domain else ((), _refused)
-        known = {value.name: value for value in inputs}
-        known |= {name: Value(name, type_of(a.dtype), a.shape) for name, a in constants.items()}
-        if node.op == "If" and (is_met := constants.get(node.inputs[0])) is not None:
-            names = names[:1] if _truth(node, is_met) else names[1:]
-        around = {value.name: value for value in inputs if value.name in node.captured}
-        bodies = {}
-        for name in names:
-            inner = body(node, name, around, constants, graph.origin.opsets)
-            inner = replace(inner, digest=digest_of(f"{graph.digest} {node.name} {name}".encode()))
-            formal = sum(value.name not in around for value in inner.inputs)
-            bodies[name] = _Body(inner, formal, compiled(inner))
-        results, run = make(node, bodies, known)
-        places = [node.outputs.index(name) for name in outputs]
-        told = tuple(replace(results[at], name=name) for at, name in zip(places, outputs, strict=True))
-
-        def run_all(arrays: Sequence[Array]) -> Sequence[Array]:
-            values = {**constants, **{value.name: a for value, a in zip(inputs, arrays, strict=True)}}
+        if holds_graphs(nodes[0]):
             try:
-                found = run(values)
-            except Error as error:
-                raise ModelError(f"{node.label}: {error}") from error
-            return [found[at] for at in places]
-
-        def chosen(arrays: Sequence[Array]) -> Chosen | None:
-            values = {**constants, **{value.name: a for value, a in zip(inputs, arrays, strict=True)}}
-            is_met = _truth(node, values[node.inputs[0]])
-            return _steps_of(node, bodies["then_branch" if is_met else "else_branch"], values, outputs)
-
-        def held() -> int:
-            return sum(step.segment.held() for one in bodies.values() for step in one.program.steps)
-
-        segment = Segment(ENGINE, told, run_all, within=tuple(one.program for one in bodies.values()), held=held)
-        return replace(segment, chosen=chosen) if node.op == "If" and len(bodies) == 2 else segment
+                return _segment(graph, nodes[0], inputs, outputs, constants, compiled)
+            except (ModelError, Unsupported):
+                if nodes[0].hidden:
+                    raise
+        return host(graph, nodes, inputs, outputs, constants, threads)
 
     return made
+
+
+def _segment(graph: Graph, node: Node, inputs: Sequence[Value], outputs: Sequence[str],
+             constants: Mapping[str, Array], compiled: Callable[[Graph], Program]) -> Segment:  # fmt: skip
+    """A node that holds graphs, made ready to run."""
+    names, make = _KINDS.get(node.op, ((), _refused)) if not node.domain else ((), _refused)
+    known = {value.name: value for value in inputs}
+    known |= {name: Value(name, type_of(a.dtype), a.shape) for name, a in constants.items()}
+    if node.op == "If" and (is_met := constants.get(node.inputs[0])) is not None:
+        names = names[:1] if _truth(node, is_met) else names[1:]
+    around = {value.name: value for value in inputs if value.name in node.captured}
+    bodies = {}
+    for name in names:
+        inner = body(node, name, around, constants, graph.origin.opsets)
+        inner = replace(inner, digest=digest_of(f"{graph.digest} {node.name} {name}".encode()))
+        formal = sum(value.name not in around for value in inner.inputs)
+        bodies[name] = _Body(inner, formal, compiled(inner))
+    results, run = make(node, bodies, known)
+    places = [node.outputs.index(name) for name in outputs]
+    told = tuple(replace(results[at], name=name) for at, name in zip(places, outputs, strict=True))
+
+    def run_all(arrays: Sequence[Array]) -> Sequence[Array]:
+        values = {**constants, **{value.name: a for value, a in zip(inputs, arrays, strict=True)}}
+        try:
+            found = run(values)
+        except Error as error:
+            raise ModelError(f"{node.label}: {error}") from error
+        return [found[at] for at in places]
+
+    def chosen(arrays: Sequence[Array]) -> Chosen | None:
+        values = {**constants, **{value.name: a for value, a in zip(inputs, arrays, strict=True)}}
+        is_met = _truth(node, values[node.inputs[0]])
+        return _steps_of(node, bodies["then_branch" if is_met else "else_branch"], values, outputs)
+
+    def held() -> int:
+        return sum(step.segment.held() for one in bodies.values() for step in one.program.steps)
+
+    segment = Segment(ENGINE, told, run_all, within=tuple(one.program for one in bodies.values()), held=held)
+    return replace(segment, chosen=chosen) if node.op == "If" and len(bodies) == 2 else segment
 
 
 def holds_graphs(node: Node) -> bool:
