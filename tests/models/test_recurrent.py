@@ -12,7 +12,10 @@ from making import engines, info, onnx_model, onnxruntime_run, session
 from onnx import TensorProto, helper
 from test_own_operators import at_level
 
-from polyconv.operators.recurrence import GATES
+from polyconv.conformance.kernel_texts import TARGETS
+from polyconv.kernels.compile import assembly
+from polyconv.kernels.objects import module_for
+from polyconv.operators.recurrence import GATES, Cell, drive
 
 node = helper.make_node
 TYPES = {np.float32: TensorProto.FLOAT, np.float64: TensorProto.DOUBLE}
@@ -178,3 +181,15 @@ def test_two_threads_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None
     for found in results[1:]:
         for a, b in zip(found, results[0], strict=True):
             np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("level", TARGETS)
+@pytest.mark.parametrize("kind", GATES)
+def test_kernels_of_every_target_call_nothing(kind: str, level: str) -> None:
+    target = TARGETS[level]
+    for dtype, size in (("f32", 4), ("f64", 8)):
+        block = (target.registers - 4) // GATES[kind]
+        cell = Cell(kind, dtype, "bidirectional", block, 1, target.vector_bytes // size, target.has_masks, "lhc")
+        k = module_for(target)
+        drive(k, "drive", cell)
+        assert "call" not in assembly(k.text(target.triple), target)

@@ -32,7 +32,7 @@ from polyconv.operators.moving import as_packed
 from polyconv.operators.rows import each_vector, read, write
 from polyconv.operators.types import dtype_name
 
-__all__ = ["GATES", "UNITS", "recurrence"]
+__all__ = ["GATES", "UNITS", "Cell", "drive", "recurrence"]
 
 GATES: Mapping[str, int] = {"LSTM": 4, "GRU": 3, "RNN": 1}
 """Kind -> gates of a state: input, output, forget and cell; update, reset and hidden; the hidden one."""
@@ -48,7 +48,7 @@ _GATES_CYCLES = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Cell:
+class Cell:
     """All that shapes the code of a layer.
 
     Parameters
@@ -146,7 +146,7 @@ def _plan(planning: Planning, kind: str, direction: str, dtype: str, held: tuple
     while rest <= 0:
         blocks, rest = blocks - 1, rest + block
     words_given = "".join(word for word, number in given.items() if number is not None)
-    spec = _Cell(kind, dtype, direction, block, rest, lanes, c.target.has_masks, words_given)
+    spec = Cell(kind, dtype, direction, block, rest, lanes, c.target.has_masks, words_given)
     form = block, lanes
     if form not in packed:
         packed[form] = _packed(r, gates, padded, block, lanes)
@@ -163,7 +163,7 @@ def _plan(planning: Planning, kind: str, direction: str, dtype: str, held: tuple
     ), keep)  # fmt: skip
 
     def steps_of(threads: int) -> list[Step]:
-        driver = address_of(f"recurrence {spec}", lambda k, name: _drive(k, name, spec), c)
+        driver = address_of(f"recurrence {spec}", lambda k, name: drive(k, name, spec), c)
         return [Step(driver, words, directions * batch, tuple(keep))]
 
     planning.job(steps_of, operands, directions * batch * steps * _cycles(states, gates, vectors, lanes * size))
@@ -212,7 +212,7 @@ class _Places:
     cells: Buffer
 
 
-def _drive(k: Module, name: str, spec: _Cell) -> None:
+def drive(k: Module, name: str, spec: Cell) -> None:
     """Add the driver; an item is a sequence in a direction."""
     kind = vector(LLVM_NAMES[spec.dtype], spec.lanes)
     size, gates = kind.element_bytes, GATES[spec.kind]
@@ -268,7 +268,7 @@ def _copied(k: Module, kind: Type, source: Buffer, target: Buffer, elements: Val
     )  # fmt: skip
 
 
-def _all_states(k: Module, spec: _Cell, kind: Type, at: _Places, w: _Recurring) -> None:
+def _all_states(k: Module, spec: Cell, kind: Type, at: _Places, w: _Recurring) -> None:
     """A step: blocks of states, the last of which may have fewer vectors."""
     gates, some = GATES[spec.kind], spec.block * kind.bytes
     part = w.states * (gates * some)
@@ -277,7 +277,7 @@ def _all_states(k: Module, spec: _Cell, kind: Type, at: _Places, w: _Recurring) 
     _states(k, spec, kind, at, at.weights + w.blocks * part, w.blocks * some, spec.rest, w)
 
 
-def _states(k: Module, spec: _Cell, kind: Type, at: _Places, weights: Buffer, first: Value, count: int,
+def _states(k: Module, spec: Cell, kind: Type, at: _Places, weights: Buffer, first: Value, count: int,
             w: _Recurring) -> None:  # fmt: skip
     """The next states of some vectors."""
     gates, row = GATES[spec.kind], w.padded * kind.element_bytes
