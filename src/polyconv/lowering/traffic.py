@@ -73,14 +73,14 @@ _SEEN, _CUT = 0.3, 48
 Measured with AVX2: pixels of planes cost 15 to 50 % of a tile's products on a Zen 3, up to 9 % on a Zen 5."""
 
 
-def streamed_cycles(s: Situation, size: int) -> float:
+def streamed_cycles(s: Situation, size: int, *, apart: bool = False) -> float:
     """Cycles that a step of a tile of short vectors waits for bytes of pixels or weights from a second-level cache.
 
-    Longer vectors hide it: their steps take twice as long.
+    Longer vectors hide it: their steps take twice as long.  Bytes whose lines lie apart are fetched by nobody ahead.
     """
     if s.target.vector_bytes >= s.profile.numbers["line"]:
         return 0.0
-    return _SEEN * (size + _CUT) / s.profile.numbers["l2.read"]
+    return (1.0 if apart else _SEEN) * (size + _CUT) / s.profile.numbers["l2.read"]
 
 
 def ways(s: Situation) -> int:

@@ -147,7 +147,7 @@ def _clip(operation: Operation, inputs: list[Known], dtypes: list[str]) -> Fragm
             given = operation.inputs[at] if at < len(operation.inputs) else None
             value = limit if given is None else constant(given)
             if value is None or np.size(value) != 1:
-                return _NOT_CONSTANT
+                return _clip_by_run(operation, dtypes[0], limits)
             bounds.append(value if given is None else np.asarray(value).reshape(())[()])
     kind = row.numpy
     held = [np.array(b, kind) for b in bounds]
@@ -156,6 +156,21 @@ def _clip(operation: Operation, inputs: list[Known], dtypes: list[str]) -> Fragm
     builder = Builder((0,), dtypes[:1], held)
     builder.apply("Clip", 0, 1, 2)
     return builder.fragment()
+
+
+def _clip_by_run(operation: Operation, dtype: str, limits: tuple[float, float]) -> Fragment | str:
+    """Clip by single numbers of which one or two come with the run."""
+    bounds = [operation.inputs[at] if at < len(operation.inputs) else None for at in (1, 2)]
+    kind = TYPES[dtype].numpy
+    if any(given is not None and (given.dims not in ((), (1,)) or given.dtype != kind.name) for given in bounds):
+        return _NOT_CONSTANT
+    reads = [0, *(at for at, given in enumerate(bounds, 1) if given is not None)]
+    held = [np.array(limit, kind) for limit, given in zip(limits, bounds, strict=True) if given is None]
+    builder = Builder(reads, [dtype] * len(reads), held)
+    last = len(reads)  # the number of the limit that stands for a bound that is left out
+    places = [reads.index(at) if given is not None else last for at, given in enumerate(bounds, 1)]
+    builder.apply("Clip", 0, *places)
+    return builder.fragment(follows=True)
 
 
 def _power(operation: Operation, inputs: list[Known], dtypes: list[str]) -> Fragment | str:

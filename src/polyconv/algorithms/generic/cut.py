@@ -33,6 +33,8 @@ _MOST_GROUPS = 64
 _LONGEST_ROW = 32768
 """Outputs of a row of a box."""
 
+_APART_SHARE = 1 / 4
+"""Share of a first-level cache: what the taps of a stride read for a vector of pixels each stays there up to it."""
 _NEAR_SHARE = 1 / 3
 """Of a first-level cache, for the inputs of one tile: more do not stay until the next tile reads them again."""
 
@@ -325,10 +327,14 @@ def _step_cycles(s: Situation, arith: Arithmetic, cut: Cut) -> float:
             walks = near_equal_sizes(vectors, heights[rows])
             number = sum(count for _, count in walks)
             calls = 2 * 40 + 10 * number + FUSED_CYCLES * rows * vectors
-            line = -(-vectors // max(1, number)) * s.target.vector_bytes + last.taps * arith.bytes
+            walk = -(-vectors // max(1, number)) * s.target.vector_bytes
+            line = walk + last.taps * arith.bytes
             far = group_in * outer * line > s.cache("l1", _NEAR_SHARE)
             cycles = sum(count * tile(rows, v) for v, count in walks) + (1.5 * vectors if far else 0.0)
             cycles += number * streamed_cycles(s, line) * far_share
+            # taps of a stride lie in lines of their own, each of which is read again after all others
+            if min(last.taps, last.stride) * walk > s.cache("l1", _APART_SHARE):
+                cycles += number * streamed_cycles(s, walk, apart=True)
             step += times * math.prod(cut.box[:-1]) * (cycles + calls / max(1, entries))
             continue
         full, rest = divmod(vectors, heights[rows])
