@@ -143,6 +143,11 @@ def test_what_does_not_fit_is_an_error_with_a_name() -> None:
     more.graph.node[1].output.append("c")
     with pytest.raises(ModelError, match=r"choice.*2 outputs"):
         session(more)
+    for empty, at in ((choice(branch("then", 1), branch("else", 2)), 0), (loop(), 2)):
+        [holder] = [one for one in empty.graph.node if one.op_type in ("If", "Loop")]
+        holder.input[at] = ""
+        with pytest.raises(ModelError, match=rf"{holder.name}.*leaves out an input"):
+            session(empty)
     missing = choice(branch("then", 1), branch("else", 2))
     del missing.graph.node[1].attribute[1]
     with pytest.raises(ModelError, match=r"choice.*no subgraph"):

@@ -89,6 +89,8 @@ def _segment(graph: Graph, node: Node, inputs: Sequence[Value], outputs: Sequenc
              constants: Mapping[str, Array], compiled: Callable[[Graph], Program]) -> Segment:  # fmt: skip
     """A node that holds graphs, made ready to run."""
     names, make = _KINDS.get(node.op, ((), _refused)) if not node.domain else ((), _refused)
+    if not all(node.inputs[2 * (node.op == "Loop") :]):
+        raise ModelError(f"{node.label} leaves out an input that it needs; its inputs are {shorten(list(node.inputs))}")
     known = {value.name: value for value in inputs}
     known |= {name: Value(name, type_of(a.dtype), a.shape) for name, a in constants.items()}
     if node.op == "If" and (is_met := constants.get(node.inputs[0])) is not None:

@@ -41,7 +41,9 @@ def constant_zero(conv: Node, view: View) -> Change | None:
     """
     x, w, z, *rest = (*conv.inputs, "", "")[:4]
     weights, zeros = view.constant(conv, 1), view.constant(conv, 3)
-    if not z or z in view.constants or weights is None or weights.dtype not in BYTES or weights.ndim < 3:
+    if weights is None or weights.dtype not in BYTES or weights.ndim < 3 or len(conv.outputs) != 1:
+        return None
+    if not z or z in view.constants:
         return None
     if (rest[0] and zeros is None) or conv.attributes.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
         return None
@@ -102,7 +104,7 @@ def product_of_bytes(node: Node, view: View) -> Change | None:
     if weights is None or weights.ndim != 2 or weights.dtype not in BYTES or not weights.size or value is None:
         return None
     dims = value.dims
-    if (dims is not None and (len(dims) < 2 or 0 in dims)) or view.opsets[""] < 10:
+    if len(node.outputs) != 1 or (dims is not None and (len(dims) < 2 or 0 in dims)) or view.opsets[""] < 10:
         return None
     of_x = view.values.get(zeros[0]) if zeros and zeros[0] else None
     if zeros and zeros[0] and zeros[0] not in view.constants and (of_x is None or of_x.dims not in ((), (1,))):

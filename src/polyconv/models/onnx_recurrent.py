@@ -41,7 +41,10 @@ def recurrent(node: Node, view: View) -> Change | None:
         return None
     states = w.shape[1] // gates
     fits = w.shape[:2] == (directions, gates * states) and r.shape == (directions, gates * states, states)
-    if (len(node.inputs) > 3 and node.inputs[3] and b is None) or not fits or r.dtype != w.dtype or not w.size:
+    kept = 3 if kind == "LSTM" else 2
+    if not fits or r.dtype != w.dtype or not w.size or len(node.outputs) > kept:
+        return None
+    if len(node.inputs) > 3 and node.inputs[3] and b is None:
         return None
     if b is not None and (b.shape != (directions, 2 * gates * states) or b.dtype != w.dtype):
         return None
@@ -57,7 +60,7 @@ def recurrent(node: Node, view: View) -> Change | None:
     held: list[Array] = [windows, of_inputs, r, np.ascontiguousarray(biases[:, 1, -1]), np.array([1, -1, w.shape[2]])]
     constants = dict(zip(names, held, strict=False))
     *_, of_steps, together = names
-    results = [*node.outputs, "", "", ""][: 3 if kind == "LSTM" else 2]
+    results = [*node.outputs, "", "", ""][:kept]
     made = tuple(name or view.fresh(f"state {at} of {node.name}") for at, name in enumerate(results))
     operands = (together, x, names[2], names[3], lengths, h, *((c,) if kind == "LSTM" else ()))
     nodes = (
