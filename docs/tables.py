@@ -16,7 +16,7 @@ from polyconv import dialects
 from polyconv.cli import VERBS
 from polyconv.cli.machine import plans
 from polyconv.machine.profile import presets
-from polyconv.models.onnx_rules import LATE_RULES, RULES
+from polyconv.models.onnx_rules import LATE_RULES, ON_CPU, RULES
 
 
 def write(folder: Path) -> None:
@@ -39,7 +39,7 @@ def _table(head: str, rows: Iterable[Iterable[str]]) -> Iterator[str]:
 
 def _rewrites() -> Iterator[str]:
     rows = ((str(rule.apply.__doc__).partition("\n")[0].replace("``", "`").rstrip("."),
-             "kept" if rule.is_exact else "may change") for rule in (*RULES, *LATE_RULES))  # fmt: skip
+             "kept" if rule.is_exact else "may change") for rule in (*RULES, *ON_CPU, *LATE_RULES))  # fmt: skip
     yield from _table("before -> after | bits of results", rows)
 
 

@@ -200,7 +200,7 @@ def _make_all(
     fragments = {node: found for node, found in asked.items() if isinstance(found, Fragment)}
     own = {node: found for node, found in asked.items() if isinstance(found, Own | View)}
     for node, found in asked.items():
-        if isinstance(found, str) and not holds_graphs(node):
+        if isinstance(found, str):
             making.reasons.update(dict.fromkeys(node.of_file, found))
     if not facts.options.is_mixed:
         refuse({node: found for node, found in asked.items() if isinstance(found, str) and facts.is_there(node)})

@@ -340,10 +340,6 @@ RULES = (
     _rule(real_rows, "QLinearMatMul"),
     _rule(joined_on_real_numbers, "QLinearConcat", domains=(ort.CONTRIB,)),
     _rule(real_product, "QGemm", domains=(ort.CONTRIB,)),
-    _rule(recurrent, "LSTM", "GRU", "RNN"),
-    _rule(spanning, "DynamicQuantizeLinear", is_exact=True),
-    _rule(product_of_bytes, "MatMulInteger", is_exact=True),
-    _rule(constant_zero, "ConvInteger", is_exact=True),
     _rule(padding, "Pad"),
     _rule(cut_off, "Slice"),
     _rule(scaled, "BatchNormalization", "Mul", "Div"),
@@ -362,6 +358,14 @@ LATE_RULES = (_rule(integer_sums, "Conv"),)
 
 LAST_RULES = (_rule(partial(real_constant, kept=()), "DequantizeLinear", is_exact=True),)
 """Of weights in bytes that no convolution of integers takes."""
+
+ON_CPU = (
+    _rule(recurrent, "LSTM", "GRU", "RNN"),
+    _rule(spanning, "DynamicQuantizeLinear", is_exact=True),
+    _rule(product_of_bytes, "MatMulInteger", is_exact=True),
+    _rule(constant_zero, "ConvInteger", is_exact=True),
+)
+"""Those whose nodes a GPU has no kernels for."""
 
 ON_GPU = (
     _rule(partial(product, types=ALL_FLOATS), "MatMul", is_exact=True),

@@ -25,7 +25,7 @@ from polyconv.models.limits import shorten
 from polyconv.models.native import ONNX, Translation
 from polyconv.models.onnx_host import onnx_host, onnx_views
 from polyconv.models.onnx_reading import read_onnx
-from polyconv.models.onnx_rules import LAST_RULES, LATE_RULES, ON_GPU, RULES
+from polyconv.models.onnx_rules import LAST_RULES, LATE_RULES, ON_CPU, ON_GPU, RULES
 from polyconv.models.operators import Options
 from polyconv.models.program import Program
 from polyconv.models.rewriting import rewritten
@@ -147,7 +147,7 @@ def compiled(graph: Graph, overridden: frozenset[str], options: Options) -> Prog
 
         graph, made = as_onnx_graph(graph, options, host, translation, int(resolve("threads", options.threads)))
         known = {**graph.constants, **made}
-    early = (*RULES, *(ON_GPU if options.device is not None else ()))
+    early = (*RULES, *(ON_CPU if options.device is None else ON_GPU))
     for stage in (early, LATE_RULES, LAST_RULES, early):
         rules = [rule for rule in stage if rule.is_exact or options.rewrites == "all"]
         own = {name: array for name, array in graph.constants.items() if name not in overridden}

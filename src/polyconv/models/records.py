@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from polyconv.models.convolution import ENGINE
 from polyconv.models.program import Program
 from polyconv.models.steps import bytes_of
 
@@ -128,8 +129,9 @@ def nodes_of(program: Program, seconds: Sequence[float | None]) -> tuple[NodeRec
     for index, (step, time) in enumerate(zip(program.steps, seconds, strict=True)):
         segment = step.segment
         about = segment.engine, index, segment.problem(), time, segment.once
+        reasons = {} if segment.engine == ENGINE else program.reasons
         records += [
-            NodeRecord(node.name, node.op, *about, program.reasons.get(node, ""), segment.device) for node in step.nodes
+            NodeRecord(node.name, node.op, *about, reasons.get(node, ""), segment.device) for node in step.nodes
         ]
         for inner in segment.within:
             told = nodes_of(inner, [None] * len(inner.steps))

@@ -26,6 +26,7 @@ from polyconv.kernels.language import INT, Module, Type, Value, vector
 from polyconv.kernels.record import Record, Word, at_once, filled
 from polyconv.kernels.values import Buffer
 from polyconv.machine.host import profile_in_force
+from polyconv.operators.functions import FUNCTIONS
 from polyconv.operators.job import Array, Conditions, Drive, Operation, Own, Plan, Planning, Step, address_of, constant
 from polyconv.operators.lying import Lies
 from polyconv.operators.moving import as_packed
@@ -42,9 +43,6 @@ UNITS = 16
 
 _BESIDE = 4
 """Registers for other things than sums of gates."""
-
-_GATES_CYCLES = 30.0
-"""About the cycles of a sigmoid or a hyperbolic tangent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +141,6 @@ def _plan(planning: Planning, kind: str, direction: str, dtype: str, held: tuple
     blocks = -(-vectors // max(1, (c.target.registers - _BESIDE) // gates))
     block = -(-vectors // blocks)
     rest = vectors - (blocks - 1) * block
-    while rest <= 0:
-        blocks, rest = blocks - 1, rest + block
     words_given = "".join(word for word, number in given.items() if number is not None)
     spec = Cell(kind, dtype, direction, block, rest, lanes, c.target.has_masks, words_given)
     form = block, lanes
@@ -173,7 +169,8 @@ def _cycles(states: int, gates: int, vectors: int, vector_bytes: int) -> float:
     """About the cycles of a step: R comes from the cache that holds it."""
     profile, loads = profile_in_force(), states * gates * vectors
     level = next((level for level in ("l1", "l2") if loads * vector_bytes <= profile.cache(level, 1.0)), "l3")
-    return loads * max(0.5, vector_bytes / profile.stream(level, 1.0)) + vectors * (gates + 1) * _GATES_CYCLES
+    functions = vectors * (gates + 1) * FUNCTIONS["Tanh"].cycles
+    return loads * max(0.5, vector_bytes / profile.stream(level, 1.0)) + functions
 
 
 def _packed(r: Array, gates: int, padded: int, block: int, lanes: int) -> Array:
