@@ -27,6 +27,7 @@ from polyconv.in_force import target_in_force
 from polyconv.kernels import objects
 from polyconv.kernels.isa import ARITHMETIC
 from polyconv.lowering.gaps import with_gaps
+from polyconv.lowering.presums import CERTAIN
 from polyconv.lowering.program import Program, Request, Step
 from polyconv.lowering.situation import Situation, changed
 from polyconv.operands import Lying, strides
@@ -190,9 +191,12 @@ class Layer:
 
     def situation(self, problem: Problem) -> Situation:
         """All that the choice of an algorithm depends on."""
+        target = target_in_force()
+        crowded = self.weights.crowded(problem) if target.presums and not self._once else CERTAIN
         return Situation(
-            problem, target_in_force(), self._limit, setting("threads", self._threads), self._accuracy == "strict",
-            self.weights.is_finite, self._once, self._chance, *self.weights.narrow_and_light(problem), self._far,
+            problem, target, self._limit, setting("threads", self._threads), self._accuracy == "strict",
+            self.weights.is_finite, self._once, self._chance, *self.weights.narrow_and_light(problem), crowded,
+            self._far,
         )  # fmt: skip
 
     def plan(self, shape: Sequence[int], *, rigor: str | None = None) -> Plan:

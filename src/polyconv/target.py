@@ -116,6 +116,11 @@ class Target:
         return _TABLE[self.level].masks
 
     @property
+    def presums(self) -> bool:
+        """Whether products of bytes are worth summing in 16 bits first: it has no dot products of bytes."""
+        return self.level == "avx2" and not self.vnni
+
+    @property
     def masked_loads(self) -> int:
         """Bytes of the narrowest lanes that a load may leave out at little cost; 0 if it cannot."""
         return _TABLE[self.level].masked_loads

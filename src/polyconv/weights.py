@@ -22,6 +22,7 @@ from polyconv.dtypes import DTYPES, of_array
 from polyconv.errors import ArgumentError
 from polyconv.kernels.epilogue import ROUNDING_BITS
 from polyconv.kernels.isa import ARITHMETIC
+from polyconv.lowering.presums import CERTAIN, crowded
 from polyconv.lowering.program import zeros
 from polyconv.lowering.sweep import Sweep
 from polyconv.operands import narrow_and_light
@@ -73,6 +74,7 @@ class Weights:
             name: np.array(as_array(v, name)) for name, v in (quantities or {}).items() if v is not None
         }
         self._sizes: tuple[bool, bool] | None = None
+        self._crowded: int | None = None
         self._moved: tuple[ref[Array], Callable[[Array], Array]] | None = None
         self._given: Callable[[], Array] | None = None
         self._forms: WeakValueDictionary[Any, Any] = WeakValueDictionary()  # programs hold them
@@ -82,6 +84,16 @@ class Weights:
         if self._sizes is None:
             self._sizes = narrow_and_light(p, self.given(), self._quantities.get("zx"), self._quantities.get("zw"))
         return self._sizes
+
+    def crowded(self, p: Problem) -> int:
+        """What a ``Situation`` says of how often products of weights must not be summed in 16 bits; found once."""
+        if p.w_dtype.bits != 8 or p.x_dtype.bits != 8 or p.groups > 1 or not self.narrow_and_light(p)[0]:
+            return CERTAIN
+        if self._crowded is None:
+            w = (self.given() - self._zero_points(p).reshape(-1, *(1,) * (self.w.ndim - 1))).astype(np.int8)
+            w = w.swapaxes(0, 1) if p.op == "conv_transpose" else w
+            self._crowded = crowded(w.reshape(p.m, p.c, math.prod(p.k)))
+        return self._crowded
 
     def same_as(self, w: Array, bias: Array | None, quantities: Mapping[str, ArrayLike | None] | None) -> bool:
         """Whether others are the same, byte by byte."""

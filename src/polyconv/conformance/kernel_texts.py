@@ -18,6 +18,7 @@ from polyconv.algorithms.form import Refusal
 from polyconv.algorithms.table import ALGORITHMS
 from polyconv.errors import Error
 from polyconv.kernels.objects import texts_only
+from polyconv.lowering.presums import CERTAIN
 from polyconv.lowering.situation import Situation
 from polyconv.machine.profile import presets
 from polyconv.operands import strides
@@ -95,7 +96,8 @@ def _situations(layer: Layer, p: Problem, target: Target) -> list[Situation]:
     way = zlib.crc32(str(p).encode())
     limit = (None, None, None, None, None, 1 << 14)[way // 4 % 6]
     narrow, light = layer.weights.narrow_and_light(p)
-    s = Situation(p, target, limit, 1 + way % 2, strict=way // 2 % 8 == 7, narrow=narrow, light=light,
+    crowded = layer.weights.crowded(p) if way // 16 % 2 else CERTAIN
+    s = Situation(p, target, limit, 1 + way % 2, strict=way // 2 % 8 == 7, narrow=narrow, light=light, crowded=crowded,
                   profile=presets()[_PROFILES[target.level]])  # fmt: skip
     if 0 in p.y_shape:
         return []

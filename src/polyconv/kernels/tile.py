@@ -101,8 +101,18 @@ def _of_i16(k: Module, word: Value, weights: Value, total: Value) -> Value:
                     + k.shuffle(products, products, range(1, 2 * lanes, 2)))  # fmt: skip
 
 
+def _of_presums(k: Module, word: Value, weights: Value, total: Value) -> Value:
+    # vpmaddubsw: sums of two products of u8 by i8, in 16 bits; vpmaddwd by ones: two of these sums, in 32
+    lanes = total.type.lanes
+    quads, pairs = vector("i8", 4 * lanes), vector("i16", 2 * lanes)
+    operands = k.cast("bitcast", word, quads), k.cast("bitcast", weights, quads)
+    sums = k.target_intrinsic("llvm.x86.avx2.pmadd.ub.sw", pairs, f"{quads}, {quads}", operands)
+    ones = k.constant(pairs, 1)
+    return total + k.target_intrinsic("llvm.x86.avx2.pmadd.wd", total.type, f"{pairs}, {pairs}", (sums, ones))
+
+
 _DOTS: dict[str, Callable[[Module, Value, Value, Value], Value]] = {
-    "bf16": _of_bf16, "u8s8": _of_bytes, "i16": _of_i16,
+    "bf16": _of_bf16, "u8s8": _of_bytes, "i16": _of_i16, "u8s8 presummed": _of_presums,
 }  # fmt: skip
 """How arithmetic with several channels a word forms its products and adds them."""
 

@@ -19,9 +19,9 @@ from polyconv.lowering.situation import image_bytes
 from polyconv.lowering.sweep import Lines, Sweep
 
 __all__ = [
-    "ahead_words", "asks_ahead", "boxed_words", "boxes", "busiest", "bytes_between", "in_pieces", "lie_together",
-    "near_equal", "near_equal_sizes", "row_lists", "rows_follow", "rows_together", "tap_entries", "taps_of_lists",
-    "thread_parts",
+    "ahead_words", "asks_ahead", "block_row_lists", "boxed_words", "boxes", "busiest", "bytes_between", "in_pieces",
+    "lie_together", "near_equal", "near_equal_sizes", "row_lists", "rows_follow", "rows_together", "tap_entries",
+    "taps_of_lists", "thread_parts",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -181,13 +181,21 @@ def row_lists(axes: Sweep, of_taps: Sequence[Sequence[int]], entry_words: int, f
     """
     if found is None:
         found = bands(axes, _LIST_BYTES // (8 * max(1, sum(map(len, of_taps)))))
+    return block_row_lists(axes, [of_taps], entry_words, found)
+
+
+def block_row_lists(axes: Sweep, of_blocks: Sequence[Sequence[Sequence[int]]], entry_words: int, found: Sequence[Bands]
+                    ) -> RowLists:  # fmt: skip
+    """The same for blocks that have entries of their own: the lists of a block follow those of the one before it."""
     entries: list[int] = []
     lists: list[ListWords] = []
-    for taps in taps_of_lists(axes, found):
-        begin = len(entries)
-        for tap in taps:
-            entries += of_taps[tap]
-        lists.append(ListWords(begin, (len(entries) - begin) // entry_words))
+    of_lists = list(taps_of_lists(axes, found))
+    for of_taps in of_blocks:
+        for taps in of_lists:
+            begin = len(entries)
+            for tap in taps:
+                entries += of_taps[tap]
+            lists.append(ListWords(begin, (len(entries) - begin) // entry_words))
     return RowLists(bands_table(found), lists, entries)
 
 

@@ -13,6 +13,7 @@ from functools import lru_cache
 
 from polyconv.dtypes import DTYPES
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic
+from polyconv.lowering.presums import CERTAIN
 from polyconv.machine.host import profile_in_force
 from polyconv.machine.profile import Profile, Rates
 from polyconv.problem.hashed import Hashed
@@ -55,6 +56,8 @@ class Situation(Hashed):
         Whether all weights, of integers of 8 bits less their zero points, are numbers of i8.
     light : bool
         Whether sums of products of those, with inputs less their zero point, stay below 2^25.
+    crowded : int
+        Of such weights what ``presums.crowded`` says, where that decides how they are multiplied.
     far : bool
         The weights come from memory at each call, as those of a network do that no cache holds.
     profile : Profile
@@ -71,6 +74,7 @@ class Situation(Hashed):
     chance: int | None = None
     narrow: bool = True
     light: bool = True
+    crowded: int = CERTAIN
     far: bool = False
     profile: Profile = field(default_factory=profile_in_force)
 

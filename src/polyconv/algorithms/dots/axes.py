@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.algorithms.dots.form import ChannelsForm, Part
+from polyconv.kernels.isa import Arithmetic
 from polyconv.lowering.program import Operand, Program, Request
 from polyconv.lowering.situation import Situation
 from polyconv.lowering.sweep import Sweep, sweeps
@@ -34,14 +35,17 @@ class OrderedForm(ChannelsForm):
     order: tuple[int, ...]
 
     @classmethod
-    def of(cls, s: Situation) -> Self:
+    def of(cls, s: Situation, arith: Arithmetic) -> Self:
         """That of a situation which has one, in the order that is predicted fastest."""
-        found = [cls(s, tuple(cls.part(s, sweep) for sweep in _sweeps(s, order)), order) for order in _orders(s)]
+        found = [
+            cls(s, tuple(cls.part(s, arith, sweep) for sweep in _sweeps(s, order)), arith, order)
+            for order in _orders(s)
+        ]
         return min(found, key=lambda form: s.price(("order", form.order), sum(form.cost().values())))
 
     @classmethod
     @abstractmethod
-    def part(cls, s: Situation, sweep: Sweep) -> Part:
+    def part(cls, s: Situation, arith: Arithmetic, sweep: Sweep) -> Part:
         """A sweep with its sizes."""
 
     @property

@@ -113,18 +113,14 @@ class BlocksForm(ChannelsForm):
     @classmethod
     def of(cls, s: Situation) -> Self:
         """That of a situation which has one."""
-        found = [(sweep, _fitting(s, narrow_arithmetic(s), sweep, cls.pixels)) for sweep in sweeps(s.problem)]
-        return cls(s, tuple(Part(sweep, sizes, sizes) for sweep, sizes in found))
+        arith = narrow_arithmetic(s)
+        found = [(sweep, _fitting(s, arith, sweep, cls.pixels)) for sweep in sweeps(s.problem)]
+        return cls(s, tuple(Part(sweep, sizes, sizes) for sweep, sizes in found), arith)
 
     @staticmethod
     def pixels(s: Situation, sweep: Sweep, outputs: int) -> tuple[Lines, int, int]:
         """The pixels of a line of the panel for so many outputs, the step between them, and pixels read behind."""
         return *line_pixels(sweep[-1], outputs), 0
-
-    @property
-    def arith(self) -> Arithmetic:
-        """How words are multiplied."""
-        return narrow_arithmetic(self.s)
 
     @abstractmethod
     def products(self, sweep: Sweep, sizes: Sizes) -> float:
@@ -190,7 +186,7 @@ class BlocksForm(ChannelsForm):
         values = DotWords(
             common=common, panel=panel_words(r, sizes, p.c // chunks, move_in_address(r, move), last),
             row_step=row_step(sweep, sizes), word_step=block.word, phases=block.phases,
-            source_block=channels * channel_bytes(arith), rows=block.rows, bias_list=0,
+            source_block=channels * channel_bytes(arith), rows=block.rows, block_lists=0, bias_list=0,
             weights=block.weights, w_group=of_chunk, w_block=of_block, w_last=of_chunk - of_block,
             w_last_group=of_chunk, table_group=p.m // chunks * arith.bytes, table_block=of_each * arith.bytes,
             blocks=sizes.blocks, split_blocks=-(-sizes.blocks // sizes.splits), block_outputs=of_each,

@@ -27,9 +27,10 @@ from polyconv.algorithms.dots.driver import (
 )
 from polyconv.algorithms.dots.form import Part, Sizes
 from polyconv.algorithms.dots.panel import copying_cycles, panel_words, turning_cycles, weaving_cycles
+from polyconv.algorithms.dots.presums import entries_of_blocks, presummed
 from polyconv.algorithms.dots.situations import (
-    arithmetic_of,
     channel_bytes,
+    dense_arithmetic,
     has_half_word,
     refusal,
     row_bands,
@@ -44,7 +45,7 @@ from polyconv.kernels.layout import Move, MoveIn
 from polyconv.kernels.record import counted_words, filled
 from polyconv.kernels.signature import Address
 from polyconv.lowering.bands import share_met
-from polyconv.lowering.boxes import near_equal, row_lists
+from polyconv.lowering.boxes import block_row_lists, near_equal, row_lists, taps_of_lists
 from polyconv.lowering.moves import along_in, move_in_address, words_in_address
 from polyconv.lowering.program import Request, Step
 from polyconv.lowering.situation import Situation
@@ -55,11 +56,11 @@ from polyconv.problem.problem import Problem
 
 __all__ = ["LYING", "DenseForm", "forms", "word_entries"]
 
-LYING = {"u8s8": ("u8",), "i16": ("i16", "u16"), "bf16": ("bf16",)}
-"""Types of inputs that an arithmetic multiplies as they lie."""
+LYING = {"i8": ("u8",), "i16": ("i16", "u16"), "bf16": ("bf16",)}
+"""Types of inputs that are multiplied as they lie, by the type of a weight."""
 
-_MERGED = {"u8s8": 4, "i16": 2, "bf16": 7}
-"""Most channels whose planes are merged pixel by pixel, by arithmetic; more are transposed."""
+_MERGED = {"i8": 4, "i16": 2, "bf16": 7}
+"""Most channels whose planes are merged pixel by pixel, by the type of a weight; more are transposed."""
 
 _PHASES = 0.2
 """Of the cycles that results of several phases take more where they leave alone: slots hold many at once."""
@@ -73,7 +74,7 @@ _COLLIDING = 2048
 
 def forms(s: Situation) -> Forms:
     """The form of a situation, or why there is none."""
-    return refusal(s) or (DenseForm.of(s),)
+    return refusal(s) or (DenseForm.of(s, dense_arithmetic(s)),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +82,9 @@ class DenseForm(OrderedForm):
     """Blocks of some vectors of output channels."""
 
     @classmethod
-    def part(cls, s: Situation, sweep: Sweep) -> Part:
+    def part(cls, s: Situation, arith: Arithmetic, sweep: Sweep) -> Part:
         """A sweep with its sizes: groups side by side are brought from planes to pixels, if that takes less."""
-        part, form = part_of(s, arithmetic_of(s), sweep), cls(s, (), tuple(range(len(sweep))))
+        part, form = part_of(s, arith, sweep), cls(s, (), arith, tuple(range(len(sweep))))
         if s.problem.layout == "NHWC" or part.together.beside < 2:
             return part
         ways = (part.planes, part.together)
@@ -97,7 +98,7 @@ class DenseForm(OrderedForm):
         count = box_count(sweep, sizes.box)
         width = sizes.box[-1]
         rows = math.prod(axis.out for axis in outer) * -(-last.out // max(1, width))
-        met = share_met(sweep[:-1], row_bands(s, sweep))
+        met = share_met(sweep[:-1], row_bands(arith, sweep))
         words = -(-last.taps * group_in // arith.channels) if sizes.whole_lines else (
             last.taps * -(-group_in // arith.channels)
         )  # fmt: skip
@@ -107,16 +108,16 @@ class DenseForm(OrderedForm):
         products = sets * rows * (of_row + sizes.blocks * ROW_CYCLES)
         held = math.prod(max(1, h.count) for h in sizes.held)
         if sizes.beside and p.layout == "NCHW":
-            moves = count * (400 + turning_cycles(s, sizes, panel_in))
+            moves = count * (400 + turning_cycles(arith, sizes, panel_in))
         elif sizes.planes:
             run = max(1, sizes.held[-1].count)
-            moves = sets * count * (400 + weaving_cycles(s, sizes.held, run, panel_in, sizes.step))
+            moves = sets * count * (400 + weaving_cycles(s, arith, sizes.held, run, panel_in, sizes.step))
             products *= _OF_PLANES
         elif sizes.beside < 2 and _lies(p, arith, sweep, p.c * p.x_dtype.itemsize):
             moves = sets * count * 400.0
         else:
             follow = panel_in == p.c and sizes.pixel_bytes == panel_in * channel_bytes(arith) and not self.is_turned
-            moves = sets * count * (400 + copying_cycles(s, sizes, panel_in, follow=follow))
+            moves = sets * count * (400 + copying_cycles(arith, sizes, panel_in, follow=follow))
         moves += far_cycles(s, sets * count * held * panel_in * p.x_dtype.itemsize)
         leaving = _leaving(s, sizes) + _PHASES * apart_cycles(s, last)
         vectors = p.groups * -(-group_out // lanes(s.target, arith))
@@ -136,6 +137,17 @@ class DenseForm(OrderedForm):
         words = -(-group_in * (last.taps if sizes.whole_lines else 1) // arith.channels)
         steps = math.prod(axis.taps for axis in sweep[:-1]) * words * (1 if sizes.whole_lines else last.taps)
         before = (windows(r) == "each") + (sizes.beside > 1)  # rows of factors and places come first
+        entries = word_entries(r, sweep, sizes, words, before, in_place=in_place)
+        word_step = sizes.plane_bytes if sizes.planes else arith.bytes
+        weights, block_lists = block_weights(r, sweep, sizes, w, words), 0
+        if arith.presummed:
+            weights, apart = presummed(r, sweep, sizes, weights)
+            found, before = row_bands(arith, sweep), apart.shape[1]
+            rows = block_row_lists(sweep[:-1], entries_of_blocks(entries, apart, word_step), 3, found)
+            block_lists = len(taps_of_lists(sweep[:-1], found))
+            keep.append(apart)
+        else:
+            rows = row_lists(sweep[:-1], entries, 3, found)
         steps += before
         main, rest = steps * sizes.vectors * of_vector, steps * sizes.last_vectors * of_vector
         sets, channels, outputs = (1, p.c, p.m) if sizes.all_groups else (p.groups, group_in, group_out)
@@ -152,14 +164,13 @@ class DenseForm(OrderedForm):
         tiles = _tiles(r, last, sizes, replace(spec, half=half, windows=windows(r)), is_cut, last_outputs // group_out)
         common, items = common_words(r, sweep, sizes, sets)
         move = _move_in(r, replace(last, stride=sizes.step), sizes, group_in, together=together)
-        entries = word_entries(r, sweep, sizes, words, before, in_place=in_place)
         values = DotWords(
             common=common, panel=panel_words(r, sizes, channels, move, last, in_place=in_place),
             row_step=last.stride * r.x.spatial[-1] if in_place else sizes.pixel_bytes * (last.stride // sizes.step),
-            word_step=sizes.plane_bytes if sizes.planes else arith.bytes, phases=1,
+            word_step=word_step, phases=1,
             source_block=sizes.beside * group_in * channel_bytes(arith),
-            rows=row_lists(sweep[:-1], entries, 3, found), bias_list=p.m * arith.bytes * (lists > 1),
-            weights=block_weights(r, sweep, sizes, w, words), w_group=main * (sizes.blocks - 1), w_block=main,
+            rows=rows, block_lists=block_lists,
+            bias_list=p.m * arith.bytes * (lists > 1), weights=weights, w_group=main * (sizes.blocks - 1), w_block=main,
             w_last=main * (sizes.blocks - 1) * sets, w_last_group=rest, table_group=outputs * arith.bytes,
             table_block=block_outputs * arith.bytes, blocks=sizes.blocks,
             split_blocks=-(-sizes.blocks // sizes.splits), block_outputs=block_outputs, last_outputs=last_outputs,
@@ -184,7 +195,7 @@ def _lies(p: Problem, arith: Arithmetic, sweep: Sweep, pixel_bytes: int) -> bool
 
     Neighbouring pixels of a line lie so many bytes apart, their channels together.
     """
-    if p.x not in LYING[arith.name] or p.c // p.groups % arith.channels or pixel_bytes % _COLLIDING == 0:
+    if p.x not in LYING[arith.weight] or p.c // p.groups % arith.channels or pixel_bytes % _COLLIDING == 0:
         return False
     return all(
         axis.pad <= 0 and (axis.out - 1) * axis.stride - axis.pad + (axis.taps - 1) * axis.dilation < axis.inp
@@ -248,7 +259,7 @@ def _move_in(r: Request, last: Axis, sizes: Sizes, group_in: int, *, together: b
     p, arith = r.problem, r.arith
     element = f"i{8 * channel_bytes(arith)}"
     along = "cc" if together else along_in(r, last, "c")
-    if sizes.whole_lines and along == "pc" and 0 < group_in <= _MERGED[arith.name]:
+    if sizes.whole_lines and along == "pc" and 0 < group_in <= _MERGED[arith.weight]:
         return move_in_address(r, Move(p.x, element, "pc", together=group_in))
     if (arith.name == "bf16" or sizes.beside) and not sizes.planes:
         return move_in_address(r, Move(p.x, element, along))

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from polyconv.algorithms.dots.form import RUN_PIXELS, Part, Sizes
-from polyconv.algorithms.dots.situations import channel_bytes, has_half_word, packs_results, window_outputs
+from polyconv.algorithms.dots.situations import channel_bytes, has_half_word, packs_results, window_outputs, word_cost
 from polyconv.kernels.isa import Arithmetic, lanes, run_tiles
 from polyconv.kernels.rescale import PACKED
 from polyconv.lowering.boxes import boxes, busiest, in_pieces, near_equal_sizes, rows_together, thread_parts
@@ -111,7 +111,7 @@ def row_cycles(s: Situation, arith: Arithmetic, vectors: int, last: int, blocks:
     for some, count in ((vectors, blocks - 1), (last, 1)):
         of_vector = 2.0 if not packs else 1.0 if near and some == PACKED else 1.5
         for rows, alike in near_equal_sizes(width, run_tiles(s.target, arith, picking=beside > 1)[some]):
-            step = tile_cycles(rates, rows, some)
+            step = tile_cycles(rates, rows, some) * word_cost(s, arith)
             if beside == 1:
                 step = step * (_NARROW if some == 1 else 1.0) + _ENTRY / words
             if beside > 1:

@@ -69,7 +69,8 @@ class DotWords(Record):
     ``phases`` apart.  A block of outputs reads the channels that the one before it does, or those ``source_block``
     bytes further.  So many lanes of its last vector are outputs: ``block_lanes``, of the last block ``last_lanes``.
     Biases and scales of the next group lie ``table_group`` bytes further, those of the next block ``table_block``,
-    biases of the next list of taps ``bias_list``.
+    biases of the next list of taps ``bias_list``.  The next block has the same lists of entries, or others, so many
+    ``block_lists`` further.
     """
 
     common: Common
@@ -79,6 +80,7 @@ class DotWords(Record):
     phases: Word
     source_block: Word
     rows: RowLists
+    block_lists: Word
     bias_list: Word
     weights: Memory
     w_group: Word
@@ -135,7 +137,7 @@ def _block(k: Module, p: DotWords, item: Item, frame: Frame, workspace: Buffer, 
         there = frame.x + row_source(k, p.common, item, row.index)
         source = k.either(in_place, there, begin + line * p.panel.line_bytes) + block * p.source_block
         which = row_list(k, p.rows.bands, item, row.index, p.common.axes - 1)
-        of_row, biases = p.rows.lists.at(which), bias + which * p.bias_list
+        of_row, biases = p.rows.lists.at(which + block * p.block_lists), bias + which * p.bias_list
         entries, count = p.rows.entries + of_row.first * 8, of_row.count
         slot = results.slots + waiting * pixels * slot_row
         y = k.either(fused, frame.y + (y_row + beside_y), workspace + slot)

@@ -9,7 +9,6 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
-from polyconv.algorithms.dots.situations import arithmetic_of
 from polyconv.algorithms.form import Form
 from polyconv.kernels.isa import Arithmetic
 from polyconv.lowering.panel import header_bytes
@@ -104,9 +103,10 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class ChannelsForm(Form):
-    """Sweeps of outputs, each with the sizes of its boxes."""
+    """Sweeps of outputs, each with the sizes of its boxes, and how words are multiplied."""
 
     parts: tuple[Part, ...]
+    arith: Arithmetic
 
     @abstractmethod
     def cycles(self, sweep: Sweep, sizes: Sizes) -> tuple[float, float]:
@@ -117,13 +117,8 @@ class ChannelsForm(Form):
         """Step of a sweep."""
 
     @property
-    def arith(self) -> Arithmetic:
-        """How words are multiplied."""
-        return arithmetic_of(self.s)
-
-    @property
     def arithmetic(self) -> str:
-        """Bytes by bytes, or pairs of 16 bits."""
+        """The name of how words are multiplied."""
         return self.arith.name
 
     @property

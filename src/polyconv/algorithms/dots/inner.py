@@ -39,7 +39,7 @@ from polyconv.algorithms.dots.weights import by_lanes, inner_weights
 from polyconv.algorithms.form import Forms
 from polyconv.kernels.dots_inner import inner_tile
 from polyconv.kernels.fused import FusedTile, WordWalk, of_sums
-from polyconv.kernels.isa import lanes
+from polyconv.kernels.isa import Arithmetic, lanes
 from polyconv.kernels.lane_sums import parts_of, vectors_of
 from polyconv.kernels.language import Module
 from polyconv.kernels.layout import Move
@@ -83,7 +83,7 @@ def forms(s: Situation) -> Forms:
         return "adds no residual"
     if not 0 < p.m // max(1, p.groups) <= _most(s) or not p.c:
         return f"has blocks of up to {_most(s)} output channels, and needs inputs"
-    return (InnerForm.of(s),)
+    return (InnerForm.of(s, arithmetic_of(s)),)
 
 
 def _most(s: Situation) -> int:
@@ -96,11 +96,11 @@ class InnerForm(OrderedForm):
     """Tiles of some pixels by all outputs of a group."""
 
     @classmethod
-    def part(cls, s: Situation, sweep: Sweep) -> Part:
+    def part(cls, s: Situation, arith: Arithmetic, sweep: Sweep) -> Part:
         """A sweep with its sizes."""
 
         def sizes(box: tuple[int, ...]) -> Sizes:
-            return replace(sizes_of_box(s, arithmetic_of(s), sweep, box, 1), blocks=1, last_vectors=1)
+            return replace(sizes_of_box(s, arith, sweep, box, 1), blocks=1, last_vectors=1)
 
         found = fitting(s, sweep, sizes)
         return Part(sweep, found, found)
@@ -114,12 +114,12 @@ class InnerForm(OrderedForm):
         *lines, run = (max(1, h.count) for h in sizes.held)
         if p.layout == "NHWC":
             follow = p.groups == 1 and sizes.whole_lines and not self.is_turned
-            moves = copying_cycles(s, sizes, group_in, follow=follow)
+            moves = copying_cycles(self.arith, sizes, group_in, follow=follow)
         else:
             squares = math.prod(lines) * -(-run // 16) * -(-group_in * p.x_dtype.itemsize // 64)
             turn = squares * _TURN * p.x_dtype.itemsize
             if not s.target.has_masks:
-                turn = turning_cycles(s, sizes, group_in) * (_NARROW_TURN if sizes.step == 1 else _NARROW_GAPS)
+                turn = turning_cycles(self.arith, sizes, group_in) * (_NARROW_TURN if sizes.step == 1 else _NARROW_GAPS)
             moves = turn + math.prod(sizes.box) / 16 * _TURN_BACK
         read = p.groups * count * math.prod(lines) * run * group_in * p.x_dtype.itemsize
         far = far_cycles(s, read)
@@ -151,7 +151,7 @@ class InnerForm(OrderedForm):
             common=common, panel=panel_words(r, sizes, group_in, move_in_address(r, move), last),
             row_step=sizes.pixel_bytes * (last.stride // sizes.step), word_step=arith.bytes, phases=1, source_block=0,
             rows=row_lists(sweep[:-1], word_entries(r, sweep, sizes, steps), 3, found),
-            bias_list=p.groups * lane * arith.bytes * (lists > 1),
+            block_lists=0, bias_list=p.groups * lane * arith.bytes * (lists > 1),
             weights=packed, w_group=of_group, w_block=0, w_last=0, w_last_group=of_group,
             table_group=lane * arith.bytes, table_block=0, blocks=1, split_blocks=1, block_outputs=group_out,
             last_outputs=group_out, block_lanes=group_out, last_lanes=group_out,
@@ -189,7 +189,7 @@ def _tile_cycles(s: Situation, sweep: Sweep, sizes: Sizes, wide: int) -> float:
     """Cycles of the tiles of a row."""
     arith, outer, last = arithmetic_of(s), sweep[:-1], sweep[-1]
     rates, lane = s.rates(arith), lanes(s.target, arith)
-    entries = share_met(outer, row_bands(s, sweep)) * math.prod(axis.taps for axis in outer)
+    entries = share_met(outer, row_bands(arith, sweep)) * math.prod(axis.taps for axis in outer)
     entries *= 1 if sizes.whole_lines else last.taps
     steps, vectors = entries * _steps(s, sweep, sizes, wide), vectors_of(_each(s), lane, wide)
     near = s.profile.cache("l1", 1) >= entries * sizes.box[-1] * sizes.pixel_bytes * last.stride

@@ -221,7 +221,7 @@ class LinesForm(Form):
         """Program of a request."""
         if r.x.spatial[-1] != 1 or r.y.spatial[-1] != r.y.itemsize:
             found = depthwise.forms(r.situation)
-            return (DenseForm.of(r.situation) if isinstance(found, Refusal) else next(iter(found))).build(r)
+            return (DenseForm.of(r.situation, r.arith) if isinstance(found, Refusal) else next(iter(found))).build(r)
         keep: list[Any] = []
         step = _step(r, self, keep)
         return Program((step,) if step.items else (), self.workspace, tuple(keep))

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from polyconv.algorithms.dots.form import Sizes
-from polyconv.algorithms.dots.situations import arithmetic_of, channel_bytes, padding_of, taken_off
+from polyconv.algorithms.dots.situations import channel_bytes, padding_of, taken_off
+from polyconv.kernels.isa import Arithmetic
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
 from polyconv.kernels.layout import Move, MoveIn
 from polyconv.kernels.record import Function, Record, Table, Word, altered
@@ -39,9 +40,10 @@ _FAR, _FAR_CYCLES = 2, 0.45
 """Of a second-level cache, images beyond which a pixel of many lines takes so much longer: 3.3 MB of bf16 there."""
 
 
-def weaving_cycles(s: Situation, held: Sequence[Lines], pixels: float, channels: int, stride: int) -> float:
+def weaving_cycles(s: Situation, arith: Arithmetic, held: Sequence[Lines], pixels: float, channels: int, stride: int
+                   ) -> float:  # fmt: skip
     """Cycles in which the lines of a box become planes of words, so many pixels of each, taken a stride apart."""
-    arith, outer = arithmetic_of(s), [max(1, h.count) for h in held[:-1]]
+    outer = [max(1, h.count) for h in held[:-1]]
     words, lines = -(-channels // arith.channels), math.prod(outer)
     if not s.target.has_masks or stride > 2:
         return words * lines * (_LINE_CYCLES + pixels * arith.bytes * stride / 28)
@@ -55,11 +57,11 @@ _ALONE_CYCLES, _BYTES = 5.0, 120
 and bytes that come in a cycle."""
 
 
-def copying_cycles(s: Situation, sizes: Sizes, channels: int, *, follow: bool) -> float:
+def copying_cycles(arith: Arithmetic, sizes: Sizes, channels: int, *, follow: bool) -> float:
     """Cycles in which pixels of so many channels, that may ``follow`` each other as in the panel, are copied."""
     of_pixel = 1.0 if follow and sizes.step == 1 else _ALONE_CYCLES
     pixels = math.prod(max(1, h.count) for h in sizes.held)
-    return pixels * (of_pixel + channels * channel_bytes(arithmetic_of(s)) / _BYTES)
+    return pixels * (of_pixel + channels * channel_bytes(arith) / _BYTES)
 
 
 _SQUARE_LINE, _SQUARE_CYCLES = 35.0, {1: 50.0, 2: 150.0}
@@ -67,9 +69,9 @@ _SQUARE_LINE, _SQUARE_CYCLES = 35.0, {1: 50.0, 2: 150.0}
 by 32 of 16 bits.  Measured on Zen 5."""
 
 
-def turning_cycles(s: Situation, sizes: Sizes, channels: int) -> float:
+def turning_cycles(arith: Arithmetic, sizes: Sizes, channels: int) -> float:
     """Cycles in which pixels of so many channels are brought from planes, all channels of one together."""
-    size, (*outer, run) = channel_bytes(arithmetic_of(s)), (max(1, h.count) for h in sizes.held)
+    size, (*outer, run) = channel_bytes(arith), (max(1, h.count) for h in sizes.held)
     squares = -(-run // (16 * size)) * -(-channels // (64 // size))
     return math.prod(outer) * (_SQUARE_LINE + squares * _SQUARE_CYCLES[size])
 

@@ -140,7 +140,7 @@ def forms(s: Situation) -> Forms:
     p, kind = s.problem, arithmetic_of(s)
     if isinstance(sweep := only_sweep(s), Refusal):
         return sweep
-    lies = p.x in LYING[kind.name] and (p.quantisation is None or kind.name == "u8s8")
+    lies = p.x in LYING[kind.weight] and (p.quantisation is None or kind.name == "u8s8")
     in_place = lies and p.op == "conv" and sweep[-1].stride == 1 and all(is_inside(axis) for axis in sweep)
     if not in_place:
         return (pixels_form(s, sweep, woven=True),)

@@ -198,7 +198,8 @@ class PixelsForm(RowsForm):
             of_lines = sum(_LINE_CYCLES + count * panel.pixel_bytes * stride / _LINE_BYTES for count in runs)
             moved = 300.0 + panel.lines * panel.count * of_lines
         else:
-            moved = sum(weaving_cycles(s, panel.held, count, p.c // p.groups, stride) for count in runs)
+            arith, channels = arithmetic_of(s), p.c // p.groups
+            moved = sum(weaving_cycles(s, arith, panel.held, count, channels, stride) for count in runs)
         read = items * panel.lines * sum(runs) * p.c * p.x_dtype.itemsize
         return {
             "products": _product_cycles(self) * items * p.groups * (p.n or 0),

@@ -23,6 +23,7 @@ from polyconv.algorithms.form import Refusal
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic
 from polyconv.lowering.bands import Bands, bands, share_met, whole_bands
 from polyconv.lowering.boxes import taps_of_lists
+from polyconv.lowering.presums import CERTAIN
 from polyconv.lowering.program import Request
 from polyconv.lowering.situation import Situation, accumulator_arithmetic, has_pairs, short_sums
 from polyconv.lowering.sweep import Sweep
@@ -30,9 +31,9 @@ from polyconv.lowering.tiles import is_fusible
 from polyconv.runtime.arrays import aligned
 
 __all__ = [
-    "arithmetic_of", "channel_bytes", "has_half_word", "integer_refusal", "narrow_arithmetic", "packs_results",
-    "padding_of", "refusal", "row_bands", "taken_off", "window_outputs", "windows", "with_bias", "with_row_biases",
-    "zero_weight",
+    "arithmetic_of", "channel_bytes", "dense_arithmetic", "has_half_word", "integer_refusal", "narrow_arithmetic",
+    "packs_results", "padding_of", "refusal", "row_bands", "taken_off", "window_outputs", "windows", "with_bias",
+    "with_row_biases", "word_cost", "zero_weight",
 ]  # fmt: skip
 
 
@@ -65,6 +66,28 @@ def arithmetic_of(s: Situation) -> Arithmetic:
     if s.problem.x_dtype.is_float:
         return ARITHMETIC["bf16"]
     return ARITHMETIC["u8s8" if s.target.vnni and s.problem.x_dtype.bits == 8 else "i16"]
+
+
+_PAIR, _PRESUMMED, _APART = 1.35, 1.95, 2.0
+"""Multiply-adds of f32 that a word of pairs takes where it is two instructions; a word of bytes whose products are
+summed in 16 bits first; and one that is multiplied apart.  Measured on a Zen 3, seven layers, weights of eight spreads.
+"""
+
+
+def word_cost(s: Situation, arith: Arithmetic) -> float:
+    """Multiply-adds of f32 that a word takes."""
+    if arith.presummed:
+        return _PRESUMMED + _APART * s.crowded / CERTAIN
+    return _PAIR if arith.name == "i16" and s.target.has_fma and not s.target.vnni else 1.0
+
+
+def dense_arithmetic(s: Situation) -> Arithmetic:
+    """The same, or sums of bytes that are formed in 16 bits first, where weights seldom keep these from that."""
+    plain, p = arithmetic_of(s), s.problem
+    if not (s.target.presums and s.narrow and p.groups == 1 and p.c and p.x_dtype.bits == 8) or p.x_dtype.is_float:
+        return plain
+    ways = plain, ARITHMETIC["u8s8 presummed"]
+    return min(ways, key=lambda row: s.price(("arithmetic", row.name), word_cost(s, row) / row.channels))
 
 
 def narrow_arithmetic(s: Situation) -> Arithmetic:
@@ -107,7 +130,7 @@ def packs_results(s: Situation) -> bool:
 
 def taken_off(r: Request) -> int:
     """What is taken off inputs before they are multiplied."""
-    if r.arith.name != "u8s8":
+    if r.arith.channels < 4:
         return r.zero_point
     return -128 if r.problem.x == "i8" else 0
 
@@ -116,11 +139,11 @@ _LISTS, _WORTH = 64, 0.85
 """Most lists of taps of rows that have biases of their own, and the share of the taps that must be left then."""
 
 
-def row_bands(s: Situation, sweep: Sweep) -> list[Bands]:
+def row_bands(arith: Arithmetic, sweep: Sweep) -> list[Bands]:
     """Which taps of outer axes rows of outputs have: bytes of padding are multiplied, unless many would be."""
     axes = sweep[:-1]
     found = bands(axes, _LISTS)
-    is_worth = arithmetic_of(s).name != "u8s8" or share_met(axes, found) < _WORTH
+    is_worth = arith.channels < 4 or share_met(axes, found) < _WORTH
     return found if is_worth else whole_bands(axes)
 
 
@@ -162,6 +185,6 @@ def with_row_biases(r: Request, sweep: Sweep, w: NDArray[Any]) -> tuple[Request,
     """
     if not padding_of(r):
         return r, None, 1
-    found, along = row_bands(r.situation, sweep), range(sweep[-1].taps)
+    found, along = row_bands(r.arith, sweep), range(sweep[-1].taps)
     lists = [[tap * len(along) + t for tap in taps for t in along] for taps in taps_of_lists(sweep[:-1], found)]
     return with_bias(r, w, padding_of(r), lists), found, len(lists)

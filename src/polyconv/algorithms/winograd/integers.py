@@ -290,7 +290,7 @@ class IntegersForm(Form):
         near = streamed * p.groups <= s.cache("l2", _WEIGHTS_SHARE)
         products = max(products, streamed / s.profile.stream(*(("l2", _NEAR_STREAM) if near else ("l3", _FAR_STREAM))))
         # in a network whose weights no cache holds; ResNet-18 of 8 bits is 7 % faster with small maps left to ``dots``
-        beyond = s.far and not near
+        beyond = (s.far and not near) or streamed * p.groups > s.cache("l3", 1)
         fetched = streamed * p.groups / s.profile.stream("memory", WEIGHTS_FROM_MEMORY) if beyond else 0.0
         transforms = tiles * (_IN_CYCLES * 64 / s.target.vector_bytes * in_blocks + _OUT_CYCLES * vectors_out)
         held, by_channels = math.prod(sizes.held), p.layout == "NHWC"
