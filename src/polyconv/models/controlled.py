@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -23,12 +23,13 @@ from polyconv.models.onnx_file import body
 from polyconv.models.program import Program
 from polyconv.models.replay import copied
 from polyconv.models.segment import Chosen, Host, Segment
-from polyconv.models.told import renamed, shown_as
+from polyconv.models.told import Told, renamed, shown_as
 from polyconv.operators.lying import lies, packed
 
 __all__ = ["holds_graphs", "with_control_flow"]
 
 Values = Mapping[str, Any]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,8 +54,11 @@ class _Body:
     def run(self, formal: Sequence[Any], outside: Values) -> list[Any]:
         """Its results for its own inputs and what is known outside."""
         own = zip(self.graph.inputs[: self.formal], formal, strict=True)
-        around = {value.name: outside[value.name] for value in self.graph.inputs[self.formal :]}
-        return self.program.run({**around, **{v.name: fed(v, a) for v, a in own}}, self.graph.results)[0]
+        return self.program.run({**self.around(outside), **{v.name: fed(v, a) for v, a in own}}, self.graph.results)[0]
+
+    def around(self, outside: Values) -> dict[str, Any]:
+        """What it reads of the values that are known outside."""
+        return {value.name: outside[value.name] for value in self.graph.inputs[self.formal :]}
 
 
 Making = Callable[[Node, Mapping[str, _Body], Mapping[str, Value]], tuple[list[Value], Callable[[Values], list[Any]]]]
@@ -106,24 +110,25 @@ def _segment(graph: Graph, node: Node, inputs: Sequence[Value], outputs: Sequenc
     places = [node.outputs.index(name) for name in outputs]
     told = tuple(replace(results[at], name=name) for at, name in zip(places, outputs, strict=True))
 
-    def run_all(arrays: Sequence[Array]) -> Sequence[Array]:
+    def done(how: Callable[[Values], T], arrays: Sequence[Array]) -> T:
         values = {**constants, **{value.name: a for value, a in zip(inputs, arrays, strict=True)}}
         try:
-            found = run(values)
+            return how(values)
         except Error as error:
             raise ModelError(f"{node.label}: {error}") from error
+
+    def run_all(arrays: Sequence[Array]) -> Sequence[Array]:
+        found = done(run, arrays)
         return [found[at] for at in places]
 
-    def chosen(arrays: Sequence[Array]) -> Chosen | None:
-        values = {**constants, **{value.name: a for value, a in zip(inputs, arrays, strict=True)}}
-        is_met = _truth(node, values[node.inputs[0]])
-        return _steps_of(node, bodies["then_branch" if is_met else "else_branch"], values, outputs)
+    def telling(arrays: Sequence[Array]) -> tuple[Sequence[Array], Chosen | None]:
+        return done(lambda values: _told(node, _met(node, bodies, values), values, outputs), arrays)
 
     def held() -> int:
         return sum(step.segment.held() for one in bodies.values() for step in one.program.steps)
 
     segment = Segment(ENGINE, told, run_all, within=tuple(one.program for one in bodies.values()), held=held)
-    return replace(segment, chosen=chosen) if node.op == "If" and len(bodies) == 2 else segment
+    return replace(segment, telling=telling) if node.op == "If" and len(bodies) == 2 else segment
 
 
 def holds_graphs(node: Node) -> bool:
@@ -131,25 +136,37 @@ def holds_graphs(node: Node) -> bool:
     return bool(node.hidden) or (node.op == "If" and not node.domain)
 
 
-def _steps_of(node: Node, one: _Body, values: Values, outputs: Sequence[str]) -> Chosen | None:
-    """What the steps of a branch tell, as steps of the graph round it; None if one may do otherwise the next time."""
+def _met(node: Node, bodies: Mapping[str, _Body], values: Values) -> _Body:
+    """The branch that is chosen."""
+    if len(bodies) == 1:
+        return next(iter(bodies.values()))  # the condition is a constant
+    return bodies["then_branch" if _truth(node, values[node.inputs[0]]) else "else_branch"]
+
+
+def _told(node: Node, one: _Body, values: Values, outputs: Sequence[str]) -> tuple[Sequence[Array], Chosen | None]:
+    """Outputs by a branch, and its steps as those of the graph round it; None if one may do otherwise the next time."""
+    wanted = [one.graph.results[node.outputs.index(name)] for name in outputs]
+    found, told = one.program.told(one.around(values), wanted)
+    return found, _spliced(node, one, values, outputs, wanted, told)
+
+
+def _spliced(node: Node, one: _Body, values: Values, outputs: Sequence[str], wanted: Sequence[str],
+             told: Sequence[Told | None]) -> Chosen | None:  # fmt: skip
+    """What steps of a branch told, as steps of the graph round it."""
     around = {value.name for value in one.graph.inputs}
 
     def name_of(name: str) -> str:
         return name if name in around else f"{node.outputs[0]}\0{name}"
 
-    wanted = [one.graph.results[node.outputs.index(name)] for name in outputs]
-    if any(name in one.program.constants for name in wanted):
+    steps = [step for step in told if step is not None]
+    if len(steps) < len(told) or any(name in one.program.constants for name in wanted):
         return None
-    told = one.program.told({name: values[name] for name in around}, wanted)
-    if None in told:
-        return None
-    made = {name: lie for step in told for name, lie in zip(step.writes, step.made, strict=True)}
+    made = {name: lie for step in steps for name, lie in zip(step.writes, step.made, strict=True)}
     made |= {name: lies(values[name]) for name in around if name in wanted}
     if any(made[name] != packed(made[name].shape, made[name].dtype) for name in wanted):
         return None  # a run of the branch itself copies such a result
     shown = [shown_as(name_of(name), output, made[name]) for name, output in zip(wanted, outputs, strict=True)]
-    return Chosen(node.inputs[0], (*(renamed(step, name_of) for step in told), *shown))
+    return Chosen(node.inputs[0], (*(renamed(step, name_of) for step in steps), *shown))
 
 
 def _refused(node: Node, bodies: Mapping[str, _Body], known: Mapping[str, Value]) -> Any:
@@ -189,11 +206,7 @@ def _branch(node: Node, bodies: Mapping[str, _Body], known: Mapping[str, Value]
         for a, b in zip(told[0], told[-1], strict=True)
     ]
 
-    def run(values: Values) -> list[Any]:
-        is_met = _truth(node, values[node.inputs[0]])
-        return bodies["then_branch" if is_met else "else_branch"].run((), values)
-
-    return results, run
+    return results, lambda values: _met(node, bodies, values).run((), values)
 
 
 def _loop(node: Node, bodies: Mapping[str, _Body], known: Mapping[str, Value]

@@ -23,7 +23,7 @@ from polyconv.gpu.driver import TensorMap, driver
 from polyconv.gpu.launches import Launch, Slot, Table
 from polyconv.gpu.work import Work
 from polyconv.models.places import LINE, places
-from polyconv.models.segment import Segment
+from polyconv.models.segment import Chosen, Segment
 from polyconv.models.steps import Times
 from polyconv.models.told import Told, name_between
 from polyconv.operators.job import Plan
@@ -136,7 +136,7 @@ class GpuReplays:
         return is_second and self._learned != key
 
     def tell(self, index: int, reads: tuple[str, ...], writes: tuple[str, ...], segment: Segment, arrays: Sequence[Any],
-             made: Sequence[Any], seconds: float, counts: bool) -> _Step | None:  # fmt: skip
+             made: Sequence[Any], seconds: float, counts: bool, chosen: Chosen | None) -> _Step | None:  # fmt: skip
         """What a step that just ran tells of itself; None if it may do otherwise the next time."""
         if not arrays or not all(type(a) is GpuArray for a in (*arrays, *made)):
             return None

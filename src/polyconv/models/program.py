@@ -121,20 +121,14 @@ class Program:
                 done = self._by_steps(feeds, tuple(results), times, halt, told)
             if told:
                 self.replays.learn(told, tuple(results), self.constants, feeds)
-        values, fresh = done
-        found = []
-        for name in results:
-            is_own = name in fresh and (type(values[name]) is not np.ndarray or values[name].flags.c_contiguous)
-            found.append(values[name] if is_own else copied(values[name], name))
-            fresh.discard(name)  # it may be asked for twice
-        return found, times
+        return _own(results, *done), times
 
-    def told(self, feeds: Mapping[str, Any], results: Sequence[str]) -> list[Any]:
-        """What the steps of a run tell of themselves; None for one that may do otherwise the next time."""
+    def told(self, feeds: Mapping[str, Any], results: Sequence[str]) -> tuple[list[Array], list[Any]]:
+        """Results of a run, and what its steps tell of themselves; None for one that may do otherwise the next time."""
         told: list[Any] = []
         with self.plans():
-            self._by_steps(feeds, tuple(results), Times(len(self.steps)), lambda index: None, told)
-        return told
+            done = self._by_steps(feeds, tuple(results), Times(len(self.steps)), lambda index: None, told)
+        return _own(results, *done), told
 
     def _by_steps(self, feeds: Mapping[str, Array], results: tuple[str, ...], times: Times, halt: Callable[[int], None],
                   told: list[Any] | None) -> tuple[dict[str, Any], set[str]]:  # fmt: skip
@@ -148,14 +142,17 @@ class Program:
             step = self.steps[index]
             halt(index)
             start = self.clock() if self.clock else 0.0
-            given = [values[name] for name in step.reads]
-            made = step.segment.run(given)
+            given, chosen, telling = [values[name] for name in step.reads], None, step.segment.telling
+            if told is None or telling is None:
+                made = step.segment.run(given)
+            else:
+                made, chosen = telling(given)
             passed = self.clock() - start if self.clock else 0.0
             if self.clock:
                 times.add(index, passed)
             if told is not None:
                 names, counts = (step.reads, step.writes), index in self.counting
-                told.append(self.replays.tell(index, *names, step.segment, given, made, passed, counts))
+                told.append(self.replays.tell(index, *names, step.segment, given, made, passed, counts, chosen))
             values.update(zip(step.writes, made, strict=False))
             for name in self.open[index]:
                 self._seen[name] = _seen(name, values[name])
@@ -179,6 +176,16 @@ class Program:
         if found is None:
             found = self._schedules[results] = scheduled(self.steps, results, self.constants)
         return found
+
+
+def _own(results: Sequence[str], values: Mapping[str, Any], fresh: set[str]) -> list[Array]:
+    """Results, each in memory of its own: copies of those that others may hold."""
+    found = []
+    for name in results:
+        is_own = name in fresh and (type(values[name]) is not np.ndarray or values[name].flags.c_contiguous)
+        found.append(values[name] if is_own else copied(values[name], name))
+        fresh.discard(name)  # it may be asked for twice
+    return found
 
 
 def _seen(name: str, made: Any) -> Value:

@@ -82,14 +82,17 @@ class Replays:
         if len(steps) == len(told) and native_steps(steps) > 1:
             with suppress(MemoryError):  # runs by steps free as they go
                 given = {name: lies(a) for name, a in feeds.items()}
-                switches = {name: np.array(feeds[name]) for name in self._switches if feeds[name].size == 1}
-                replay = Replay(steps, results, steady, given, switches, _MOST_BYTES)
+                replay = Replay(steps, results, steady, given, self._switched(feeds), _MOST_BYTES)
                 self._keep(self._key(results, feeds), replay)
 
     def _key(self, results: tuple[str, ...], feeds: Mapping[str, Array]) -> object:
         """What runs that are alike have in common."""
-        numbers = [feeds[name].item() for name in self._switches if feeds[name].size == 1]
-        return results, context(), [(name, a.shape, a.strides, a.dtype) for name, a in sorted(feeds.items())], numbers
+        lie = [(name, a.shape, a.strides, a.dtype) for name, a in sorted(feeds.items())]
+        return results, context(), lie, [a.item() for a in self._switched(feeds).values()]
+
+    def _switched(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """The switches that are one number, as they are now."""
+        return {name: np.array(feeds[name]) for name in self._switches if feeds[name].size == 1}
 
     def _keep(self, key: object, replay: Replay) -> None:
         """Have a replay be the last one to go; runs like those of one that goes are met anew."""

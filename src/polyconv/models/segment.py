@@ -63,8 +63,9 @@ class Segment:
         have as many and a plan for fewer images makes fewer.
     within : tuple
         Of branches and loops: the programs of their graphs.
-    chosen : callable
-        Of a branch: the steps of the graph that arrays choose, which stand for its own while its condition is the same.
+    telling : callable or None
+        Of a branch: makes of arrays what ``run`` does, and says which steps did it, which stand for its own while its
+        condition is the same; None in their place if they may do otherwise the next time.
     plan : callable
         ``plan(arrays, into)``: native work that does what a run does with arrays that lie so; None where there is none.
         ``into`` says how results are to lie, and is empty where that is the segment's own matter.
@@ -93,7 +94,7 @@ class Segment:
     varies: bool = False
     by_image: bool = False
     within: tuple[Any, ...] = ()
-    chosen: Callable[[Sequence[Array]], Chosen | None] = lambda arrays: None
+    telling: Callable[[Sequence[Array]], tuple[Sequence[Array], Chosen | None]] | None = None
     plan: Callable[[Sequence[Array], tuple[Lies, ...]], Plan | None] = lambda arrays, into: None
     gaps: bool = False
     ahead: Callable[[Sequence[Array]], object] = lambda arrays: None

@@ -78,7 +78,7 @@ class Told:
 
 
 def told_of(index: int, reads: tuple[str, ...], writes: tuple[str, ...], segment: Segment, arrays: Sequence[Any],
-            made: Sequence[Any], seconds: float, counts: bool) -> Told | None:  # fmt: skip
+            made: Sequence[Any], seconds: float, counts: bool, chosen: Chosen | None) -> Told | None:  # fmt: skip
     """What a step that just ran on some arrays tells of itself; None if it had others than arrays of numbers.
 
     Of one that counts with extents it keeps what it made.
@@ -94,7 +94,6 @@ def told_of(index: int, reads: tuple[str, ...], writes: tuple[str, ...], segment
         plan = None  # steps after it have plans for what the run made
     is_little = counts and sum(m.nbytes for m in made) <= _LITTLE
     numbers = tuple(np.array(m) for m in made) if is_little else ()
-    chosen = segment.chosen(arrays)
     return Told(index, reads, writes, segment, plan, looks, tuple(lies(m) for m in made), seconds, numbers, chosen)
 
 
