@@ -408,8 +408,9 @@ NETWORKS = {
     "wav2vec2": Network(wav2vec2, (1, 16000)),
 }  # fmt: skip
 
-QUANTISED = ("qdq", "qlinear")
-"""Forms that every network has."""
+QUANTISED = {"qdq": ("QDQ", True), "qlinear": ("QOperator", True), "tensor": ("QDQ", False)}
+"""Forms that every network has: how onnxruntime writes them, and whether each output channel has a scale of its own, or
+all weights of a layer have one, as is onnxruntime's default."""
 
 
 def main(arguments: list[str]) -> int:
@@ -502,7 +503,7 @@ def export(model: nn.Module, path: Path, shape: tuple[int, ...], *, folded: bool
 
 
 def quantise(plain: Path, path: Path, shape: tuple[int, ...], form: str) -> None:
-    """Quantise to 8 bits, weights by channel, with ranges of a few random inputs."""
+    """Quantise to 8 bits, with ranges of a few random inputs."""
     from onnxruntime import quantization as q
 
     logging.disable(logging.WARNING)  # it advises to prepare a model that torch has prepared
@@ -518,10 +519,10 @@ def quantise(plain: Path, path: Path, shape: tuple[int, ...], form: str) -> None
             """The next one."""
             return self.left.pop() if self.left else None
 
-    kind = {"qdq": q.QuantFormat.QDQ, "qlinear": q.QuantFormat.QOperator}[form]
+    kind, by_channel = QUANTISED[form]
     q.quantize_static(
-        plain, path, Samples(), quant_format=kind, per_channel=True, activation_type=q.QuantType.QUInt8,
-        weight_type=q.QuantType.QInt8,
+        plain, path, Samples(), quant_format=q.QuantFormat[kind], per_channel=by_channel,
+        activation_type=q.QuantType.QUInt8, weight_type=q.QuantType.QInt8,
     )  # fmt: skip
 
 

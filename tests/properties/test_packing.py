@@ -69,6 +69,23 @@ def test_dense_weights_stream_in_order(line: str, level: str | None) -> None:
     assert packed.tolist() == _streamed(of_groups, lanes(s.target, arith), key[3], arith.channels)
 
 
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("line", [
+    "conv f32 NCHW n1 c35 i9x9 m70 k3x3 p1", "conv i16>i32 NHWC n1 c36 i9x9 m44 k3x3 s2",
+    "conv i16>i32 NHWC n1 c40 i9x9 m20 k1x1", "conv i16>i32 NCHW n1 c7 i9x9 m33 k2x2",
+    "conv u8*i8>i32 NHWC n1 c23 i9x9 m20 k1x1",
+])  # fmt: skip
+def test_weights_that_were_let_go_are_put_together_again(line: str, level: str | None) -> None:
+    p = Problem.parse(line)
+    w = np.random.default_rng(0).integers(-90, 91, p.w_shape).astype(p.w_dtype.numpy)
+    with nullcontext() if level is None else restricted(level):
+        layer = Layer(lambda n, i: p, w.copy(), layout=p.layout, algorithm="direct" if p.x == "f32" else "dots")
+        layer(_input(p))
+        kept = layer.weights.let_go()
+        np.testing.assert_array_equal(layer.weights.given(), w)
+    assert kept or p.x == "u8"  # of pairs of 16 bits numbers of 8 are no copy
+
+
 @pytest.mark.parametrize("change", [
     lambda w: w[::-1, :, ::-1], lambda w: np.broadcast_to(w[:1], w.shape), lambda w: np.asfortranarray(w),
     lambda w: np.ascontiguousarray(w.transpose(2, 3, 1, 0)).transpose(3, 2, 0, 1), lambda w: np.repeat(w, 2, 1)[:, ::2],

@@ -123,6 +123,20 @@ def test_one_layer_of_many_sizes_packs_its_weights_once_and_rightly() -> None:
         np.testing.assert_array_equal(layer(x), oracle(p, x, w), str(p))
 
 
+@pytest.mark.parametrize("share", [0.0, 0.004])
+def test_weights_are_put_together_again(share: float) -> None:
+    """A layer need not keep weights as they were given beside their packed form, and makes them anew of it."""
+    rng = np.random.default_rng(5)
+    for line in ("c64 i9x9 m40 k1x1", "c9 i9x9 m17 k1x1", "c12 i9x9 m20 k3x3 s2", "c40 i20 m5 k4 s4"):
+        p = Problem.parse(f"conv u8*i8>i32 NHWC n1 {line}")
+        w, x = _weights(p, rng, share), rng.integers(0, 256, p.x_shape).astype(np.uint8)
+        layer = Layer(lambda n, i, p=p: p, w.copy(), layout="NHWC", algorithm="dots")
+        layer(x)
+        assert layer.weights.let_go()
+        np.testing.assert_array_equal(layer.weights.given(), w, line)
+        np.testing.assert_array_equal(layer(x), oracle(p, x, w), line)
+
+
 def test_weights_decide() -> None:
     """Where most words would be multiplied apart, pairs of 16 bits take less."""
     p = Problem.parse("conv u8*i8>i32 NHWC n1 c64 i9x9 m64 k1x1")

@@ -47,8 +47,9 @@ def test_32_bit_arm_has_none() -> None:
 
 
 def test_every_level_has_tiles_and_a_word() -> None:
-    for table in (isa._CHANNEL_TILES, isa._RUN_TILES, isa._PIXEL_TILES):
+    for table in (isa._CHANNEL_TILES, isa._PIXEL_TILES):
         assert set(table) == {*LEVELS, "avx2 products"}
+    assert set(isa._RUN_TILES) == {*LEVELS, "avx2 products", "avx2 presummed"}
     assert set(isa._SQUARE_TILES) == set(LEVELS)
     assert {SETTINGS["target"].read(level) for level in LEVELS} == set(LEVELS)
     assert all(level in SETTINGS["target"].values for level in LEVELS)

@@ -197,22 +197,24 @@ def packed_sets(r: Request, w: NDArray[Any], sets: Sequence[Set], block: int, si
     )  # fmt: skip
     run(r, Step(address, filled(values, keep), w.shape[0] * len(sets)), chunk * row, w.nbytes)
     outputs = [n for s in sets for n in range(s.first, s.first + s.outputs)]
-    if pair == 1 and sorted(outputs) == list(range(w.shape[1])):  # there may be another form, for other outputs
-        r.moved(w, packed, partial(unpack, sets=sets, block=block))
+    if sorted(outputs) == list(range(w.shape[1])):  # there may be another form, for other outputs
+        r.moved(w, packed, partial(unpack, sets=sets, block=block, together=pair))
     return packed
 
 
-def unpack(packed: NDArray[Any], target: NDArray[Any], *, sets: Sequence[Set], block: int) -> None:
-    """Write packed weights of single channels as they were given, (groups, m, c, taps)."""
+def unpack(packed: NDArray[Any], target: NDArray[Any], *, sets: Sequence[Set], block: int, together: int) -> None:
+    """Write packed weights, of words of so many channels, as they were given, (groups, m, c, taps)."""
     groups, _, channels, taps = target.shape
     whole = channels - channels % block
-    for (group, s), (first, end, size) in itertools.product(
-        itertools.product(range(groups), sets), ((0, whole, block), (whole, channels, channels - whole))
+    rest = -(-(channels - whole) // together) * together
+    for (group, s), (first, count, size) in itertools.product(
+        itertools.product(range(groups), sets), ((0, whole, block), (whole, rest, rest))
     ):
         start = s.target + group * s.group + first * taps * s.width
-        rows = packed[start : start + (end - first) * taps * s.width].reshape(-1, taps, size or 1, s.width)
-        weights = rows[..., : s.outputs].transpose(3, 0, 2, 1).reshape(s.outputs, end - first, taps)
-        target[group, s.first : s.first + s.outputs, first:end] = weights
+        rows = packed[start : start + count * taps * s.width]
+        rows = rows.reshape(-1, taps, max(1, size // together), s.width, together)
+        weights = rows[..., : s.outputs, :].transpose(3, 0, 2, 4, 1).reshape(s.outputs, count, taps)
+        target[group, s.first : s.first + s.outputs, first : first + count] = weights[:, : channels - first]
 
 
 def _types(arith: Arithmetic) -> tuple[str, str]:

@@ -47,6 +47,7 @@ from polyconv.kernels.signature import Address
 from polyconv.lowering.bands import share_met
 from polyconv.lowering.boxes import block_row_lists, near_equal, row_lists, taps_of_lists
 from polyconv.lowering.moves import along_in, move_in_address, words_in_address
+from polyconv.lowering.presums import CERTAIN
 from polyconv.lowering.program import Request, Step
 from polyconv.lowering.situation import Situation
 from polyconv.lowering.sweep import Axis, Sweep, box_count
@@ -125,6 +126,11 @@ class DenseForm(OrderedForm):
             vectors = (sizes.blocks - 1) * sizes.vectors + sizes.last_vectors
         return products, moves + rows * width * vectors * leaving
 
+    def choices(self) -> dict[str, object]:
+        """How boxes are cut, and how much of the weights has no room in sums of 16 bits."""
+        apart = {"words multiplied apart": f"{self.s.crowded} of {CERTAIN}"} if self.arith.presummed else {}
+        return {**super(DenseForm, self).choices(), **apart}
+
     def step(self, r: Request, sweep: Sweep, sizes: Sizes, keep: list[Any]) -> Step:
         """Step of a sweep."""
         p, arith, last, together = r.problem, r.arith, sweep[-1], r.x.c == r.x.itemsize
@@ -139,14 +145,15 @@ class DenseForm(OrderedForm):
         before = (windows(r) == "each") + (sizes.beside > 1)  # rows of factors and places come first
         entries = word_entries(r, sweep, sizes, words, before, in_place=in_place)
         word_step = sizes.plane_bytes if sizes.planes else arith.bytes
-        weights, block_lists = block_weights(r, sweep, sizes, w, words), 0
+        block_lists = 0
         if arith.presummed:
-            weights, apart = presummed(r, sweep, sizes, weights)
+            weights, apart = presummed(r, sweep, sizes, w, words)
             found, before = row_bands(arith, sweep), apart.shape[1]
             rows = block_row_lists(sweep[:-1], entries_of_blocks(entries, apart, word_step), 3, found)
             block_lists = len(taps_of_lists(sweep[:-1], found))
             keep.append(apart)
         else:
+            weights = block_weights(r, sweep, sizes, w, words)
             rows = row_lists(sweep[:-1], entries, 3, found)
         steps += before
         main, rest = steps * sizes.vectors * of_vector, steps * sizes.last_vectors * of_vector

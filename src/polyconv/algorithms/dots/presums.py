@@ -7,13 +7,16 @@ outputs has its own.  It must not know how weights were packed, but for the orde
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.algorithms.dots.form import Sizes
+from polyconv.algorithms.dots.weights import block_weights
 from polyconv.kernels.isa import lanes
 from polyconv.lowering.presums import beyond
 from polyconv.lowering.program import Request
@@ -22,9 +25,13 @@ from polyconv.runtime.arrays import as_aligned
 
 __all__ = ["entries_of_blocks", "presummed"]
 
+Back = Callable[[NDArray[Any], NDArray[Any]], None]
+"""Writes packed weights into an array, as they were given."""
 
-def presummed(r: Request, sweep: Sweep, sizes: Sizes, packed: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Packed weights of a group's blocks, with rows that are multiplied apart.
+
+def presummed(r: Request, sweep: Sweep, sizes: Sizes, w: NDArray[Any], words: int
+              ) -> tuple[NDArray[Any], NDArray[np.int64]]:  # fmt: skip
+    """Weights (1, m, c, taps) of blocks, so many words of inputs together, with rows that are multiplied apart.
 
     Returns
     -------
@@ -37,10 +44,17 @@ def presummed(r: Request, sweep: Sweep, sizes: Sizes, packed: NDArray[Any]) -> t
 
     def both() -> tuple[NDArray[Any], NDArray[np.int64]]:
         if not found:
-            found.append(_with_rows(r, sizes, packed))
+            told: list[tuple[NDArray[Any], Back]] = []
+            alone = replace(r, packed=lambda key, make: make(), moved=lambda w, packed, back: told.append((w, back)))
+            packed = block_weights(alone, sweep, sizes, w, words)
+            over = [beyond(block.astype(np.int16)) for block in _blocks(r, sizes, packed)]
+            weights, apart = _with_rows(r, sizes, packed, over)
+            for given, back in told:
+                r.moved(given, weights, partial(_put_back, r=r, sizes=sizes, apart=apart, back=back))
+            found.append((weights, apart))
         return found[0]
 
-    key = ("presums", r.arith.name, sizes.vectors, sizes.whole_lines, taps_of(sweep))
+    key = ("presums", sizes.vectors, sizes.whole_lines, taps_of(sweep))
     return r.packed((*key, "weights"), lambda: both()[0]), r.packed((*key, "apart"), lambda: both()[1])
 
 
@@ -69,22 +83,38 @@ def entries_of_blocks(entries: Sequence[Sequence[int]], apart: NDArray[np.int64]
     return found
 
 
-def _with_rows(r: Request, sizes: Sizes, packed: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """What ``presummed`` finds."""
-    lane, end, blocks = lanes(r.target, r.arith), 0, list[NDArray[np.int16]]()
-    of_step = ((sizes.blocks - 1) * sizes.vectors + sizes.last_vectors) * lane * r.arith.channels
-    for count, vectors in ((sizes.blocks - 1, sizes.vectors), (1, sizes.last_vectors)):
-        shape = (count, packed.size // of_step, vectors * lane, 2, 2)
+def _blocks(r: Request, sizes: Sizes, packed: NDArray[Any]) -> Iterator[NDArray[np.int8]]:
+    """Blocks of packed weights, (steps, outputs, 2, 2): the last one may have fewer outputs."""
+    lane, end = lanes(r.target, r.arith), 0
+    all_vectors = (sizes.blocks - 1) * sizes.vectors + sizes.last_vectors
+    for vectors in (*[sizes.vectors] * (sizes.blocks - 1), sizes.last_vectors):
+        shape = (packed.size // (all_vectors * lane * 4), vectors * lane, 2, 2)
         begin, end = end, end + math.prod(shape)
-        blocks.extend(packed[begin:end].reshape(shape).astype(np.int16))
-    over = [beyond(w) for w in blocks]
+        yield packed[begin:end].reshape(shape)
+
+
+def _with_rows(r: Request, sizes: Sizes, packed: NDArray[Any], over: Sequence[NDArray[np.int16]]
+               ) -> tuple[NDArray[Any], NDArray[np.int64]]:  # fmt: skip
+    """Packed weights less what is ``over``, with rows of that, and the steps of these rows."""
     steps = [np.nonzero(some.any(axis=(1, 2)))[0] for some in over]
-    apart = np.full((len(blocks), max(map(len, steps))), -1, np.int64)
-    found = []
-    for w, some, of_block, which in zip(blocks, over, steps, apart, strict=True):
+    apart, found = np.full((len(over), max(map(len, steps))), -1, np.int64), list[NDArray[Any]]()
+    if not apart.size:
+        return packed, apart
+    for block, some, of_block, which in zip(_blocks(r, sizes, packed), over, steps, apart, strict=True):
         which[: len(of_block)] = of_block
-        w[..., 0] -= some
-        rows = np.zeros((len(which), *w.shape[1:]), np.int16)
-        rows[: len(of_block), ..., 0] = some[of_block]
-        found.append(np.concatenate([w, rows]).astype(packed.dtype).ravel())
+        w = np.concatenate([block, np.zeros((len(which), *block.shape[1:]), block.dtype)])
+        w[: len(block), ..., 0] -= some.astype(block.dtype)  # modulo 2^8: what is left is a number of i8
+        w[len(block) : len(block) + len(of_block), ..., 0] = some[of_block]
+        found.append(w.ravel())
     return as_aligned(np.concatenate(found)), apart
+
+
+def _put_back(weights: NDArray[Any], target: NDArray[Any], *, r: Request, sizes: Sizes, apart: NDArray[np.int64],
+              back: Back) -> None:  # fmt: skip
+    """Write weights with rows as they were given, by what writes those without rows."""
+    found = []
+    for w, steps in zip(_blocks(r, sizes, weights), apart, strict=True):
+        block, rows = w[: len(w) - len(steps)].copy(), w[len(w) - len(steps) :]
+        np.add.at(block, steps[steps >= 0], rows[steps >= 0])
+        found.append(block.ravel())
+    back(np.concatenate(found), target)
