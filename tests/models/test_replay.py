@@ -318,10 +318,12 @@ def test_numbers_that_say_where_they_are_looked_at(counted: SimpleNamespace) -> 
 def test_what_is_counted_with_extents_is_counted_once(counted: SimpleNamespace) -> None:
     """A mask as long as the input, made of its shape by nodes that another engine runs: no part of a replay."""
     nodes = [
-        _conv("x", "a"), _node("Shape", "a", "s"), _node("Gather", "s three", "n"), _node("Range", "zero n one", "at"),
-        _node("Less", "at two", "is"), _node("Cast", "is", "f", to=TensorProto.FLOAT), _node("Mul", "a f", "z"), *TAIL,
+        _conv("x", "a"), _node("Shape", "a", "s"), _node("Gather", "s three", "n"),
+        _node("ConstantOfShape", "n", "each", value=helper.make_tensor("v", TensorProto.INT64, [1], [1])),
+        _node("CumSum", "each zero", "at", exclusive=1), _node("Less", "at two", "is"),
+        _node("Cast", "is", "f", to=TensorProto.FLOAT), _node("Mul", "a f", "z"), *TAIL,
     ]  # fmt: skip
-    numbers = {name: np.array(n) for name, n in (("zero", 0), ("one", 1), ("two", 2), ("three", 3))}
+    numbers = {"zero": np.array(0), "two": np.array(2), "three": np.array([3])}
     model = _model(nodes, "y at", [1, 8, "h", "w"], **numbers)
     for shape in (SHAPE, (1, 8, 9, 31)):
         made = _replaying(model, _feeds(0, shape))

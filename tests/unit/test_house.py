@@ -25,8 +25,8 @@ LONG_FUNCTIONS = {
 
 FOLDERS = {
     ".": 4120, "algorithms": 20030, "benchmark": 5850, "cli": 4350, "conformance": 6050, "dialects": 2250,
-    "fields": 750, "gpu": 7250, "kernels": 9410, "lowering": 2770, "machine": 700, "models": 13270, "ndimage": 2000,
-    "operators": 8250, "planning": 1050, "problem": 1780, "runtime": 2000,
+    "fields": 750, "gpu": 7250, "kernels": 9410, "lowering": 2770, "machine": 700, "models": 13275, "ndimage": 2000,
+    "operators": 8500, "planning": 1050, "problem": 1780, "runtime": 2000,
 }  # fmt: skip
 """Lines that a folder of the package may have; ``.`` are the files beside the folders."""
 

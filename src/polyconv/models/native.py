@@ -227,16 +227,17 @@ def own_segment(node: Node, found: Own | View, known: Lookup, constants: Mapping
         return values
 
     first = known(node.inputs[0])
-    kind = type_of(np.dtype(found.dtype)) if found.dtype else first.type
-    made = tuple(Value(name, kind) for name in node.outputs)
-    if reads == (first.name,) and (array := like(first)) is not None:
+    kinds = [type_of(np.dtype(dtype)) if dtype else first.type for dtype in found.dtypes or [found.dtype]]
+    kinds *= len(node.outputs) // len(kinds)
+    made = tuple(Value(name, kind, found.dims) for name, kind in zip(node.outputs, kinds, strict=True))
+    if reads == (first.name,) and not found.counts and (array := like(first)) is not None:
         with suppress(Error), named(node.label):
             shown = [lies(result) for result in found.look(given([array]))]
             made = tuple(Value(name, kind, lie.shape, is_channels_last(lie))
-                         for name, lie in zip(node.outputs, shown, strict=True))  # fmt: skip
+                         for name, kind, lie in zip(node.outputs, kinds, shown, strict=True))  # fmt: skip
     looks = [at for at, name in enumerate(node.inputs) if name in reads] == [0]  # no number of a run says where
-    segment = maker.viewed(node.label, made, found.look, given, looks=looks)
-    return reads, replace(segment, extents=node.op == "Shape")
+    segment = maker.viewed(node.label, made, found.look, given, looks=looks and not found.counts)
+    return reads, replace(segment, extents=node.op in ("Shape", "Size"))
 
 
 def like(value: Value) -> Array | None:

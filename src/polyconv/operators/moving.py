@@ -185,9 +185,9 @@ def _joined(planning: Planning, parts: Sequence[int], axis: int, places: Collect
 def _transposed(operation: Operation) -> Own | str:
     """Transpose: a copy, as what reads it mostly wants its rows one after another; channel shuffles reshape it."""
     x = operation.inputs[0]
-    if x is None or x.dims is None or carrier(x.dtype) is None:
+    if x is None or carrier(x.dtype) is None or (x.dims is None and "perm" not in operation.attributes):
         return "the model does not say the rank of its input, or its type is not moved here"
-    rank = len(x.dims)
+    rank = len(x.dims if x.dims is not None else operation.attributes["perm"])
     perm = tuple(operation.attributes.get("perm", range(rank - 1, -1, -1)))
     if sorted(perm) != list(range(rank)):
         return f"perm={list(perm)} is no order of {rank} axes"

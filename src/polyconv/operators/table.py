@@ -36,6 +36,10 @@ BY_FAMILY: dict[str, tuple[str, ...]] = {
     "normalisation.normalisation": ("GroupNormalization", "InstanceNormalization", "LayerNormalization", "Softmax"),
     "responses.response": ("LRN",),
     "multiplying.multiplying": ("MatMul",),
+    "counting.counting": (
+        "ArgMax", "ArgMin", "ConstantOfShape", "Cos", "Einsum", "GatherElements", "Range", "ReduceProd",
+        "ReverseSequence", "ScatterElements", "Sin", "Size", "TopK",
+    ),
 }  # fmt: skip
 """Module and function of each family -> names of the operators that it knows."""
 

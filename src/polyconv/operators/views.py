@@ -17,18 +17,35 @@ import numpy as np
 from polyconv.errors import ArgumentError
 from polyconv.operators.job import Array, Operation
 
-__all__ = ["OPERATORS", "Look", "View", "view"]
+__all__ = ["OPERATORS", "Dims", "Look", "View", "view"]
 
+Dims = tuple[int | None, ...]
 Look = Callable[[Sequence[Array | None]], Sequence[Array]]
 """All inputs of an operator by position, None where left out, to its outputs, which may lie in their memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """An operator that only looks at its first input in another way, and the dtype of its outputs; empty if unknown."""
+    """An operator that only looks at its first input in another way, or counts.
+
+    Parameters
+    ----------
+    look : callable
+    dtype : str
+        Of its outputs; empty if unknown.
+    counts : bool
+        Whether its outputs are other numbers than those of its first input, or as many as some number says.
+    dims : tuple or None
+        Extents of the outputs of one that counts, as far as they are known; those of others are seen by looking.
+    dtypes : tuple of str
+        Of its outputs, where they differ.
+    """
 
     look: Look
     dtype: str
+    counts: bool = False
+    dims: Dims | None = None
+    dtypes: tuple[str, ...] = ()
 
 
 def view(operation: Operation) -> View | str:

@@ -1,0 +1,268 @@
+"""Operators that make, order or pick numbers by other numbers, as exporters count with extents: lines of NumPy.
+
+The one idea: these are a few numbers, or an array that repeats one, so that no engine need be started for them; extents
+of results may follow from numbers, which only a run knows.  Products and orders of what is no whole number may be
+large, and are left to others.  It must not know kernels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from polyconv.errors import ArgumentError
+from polyconv.operators.job import Array, Known, Operation
+from polyconv.operators.views import Dims, Look, View
+
+__all__ = ["counting"]
+
+_LETTERS = 26
+"""Axes of an operand that a product may name."""
+
+
+def counting(operation: Operation) -> View | str:
+    """An operation as lines of NumPy, or why not."""
+    allowed, make = _TABLE[operation.op]
+    if operation.on_gpu:
+        return "it counts in the CPU's memory"
+    if set(operation.attributes).difference(allowed):
+        return "it has attributes that are not done here"
+    if not operation.inputs or any(x is None or not x.dtype for x in operation.inputs):
+        return "the model does not say the types of its inputs"
+    return make(operation, [x for x in operation.inputs if x is not None])
+
+
+def _whole(*inputs: Known) -> bool:
+    """Whether all are of whole numbers."""
+    return all(np.dtype(x.dtype).kind in "iu" for x in inputs)
+
+
+def _rank(x: Known) -> int | None:
+    return None if x.dims is None else len(x.dims)
+
+
+def _open(rank: int | None) -> Dims | None:
+    """Extents of which only their number is known."""
+    return None if rank is None else (None,) * rank
+
+
+def _without(dims: Dims | None, axes: Collection[int] | None, keepdims: bool) -> Dims | None:
+    """Extents of what has one number for some axes, or for all of them."""
+    if dims is None:
+        return None
+    gone = range(len(dims)) if axes is None else {axis % max(1, len(dims)) for axis in axes}
+    return tuple(1 if at in gone else e for at, e in enumerate(dims) if keepdims or at not in gone)
+
+
+def _one(look: Callable[..., Any]) -> Look:
+    """One result of all inputs."""
+    return lambda inputs: [np.asarray(look(*inputs))]
+
+
+def _counts(look: Look, dtype: str, dims: Dims | None) -> View:
+    return View(look, dtype, True, dims)
+
+
+def _axis(operation: Operation, x: Array, usual: int) -> int:
+    axis = operation.attributes.get("axis", usual)
+    if not isinstance(axis, int) or not -x.ndim <= axis < x.ndim:
+        raise ArgumentError(f"axis={axis} lies outside the input of shape {x.shape}")
+    return axis % x.ndim
+
+
+def _size(operation: Operation, inputs: Sequence[Known]) -> View | str:
+    return _counts(_one(lambda x: np.array(x.size, np.int64)), "int64", ())
+
+
+def _constant_of_shape(operation: Operation, inputs: Sequence[Known]) -> View | str:
+    """One number everywhere, in the memory of one."""
+    value, dims = operation.attributes.get("value", np.zeros(1, np.float32)), inputs[0].dims
+    if not isinstance(value, np.ndarray) or value.size != 1 or not _whole(inputs[0]):
+        return "its value is no array of one number"
+
+    def look(shape: Array) -> Array:
+        if shape.ndim != 1 or (shape < 0).any():
+            raise ArgumentError(f"the shape {shape.tolist()} is no list of extents")
+        return np.broadcast_to(value.reshape(()), tuple(shape.tolist()))
+
+    rank = dims[0] if dims is not None and len(dims) == 1 else None
+    return _counts(_one(look), value.dtype.name, _open(rank))
+
+
+def _range(operation: Operation, inputs: Sequence[Known]) -> View | str:
+    if len(inputs) != 3:
+        return "it needs a start, a limit and a step"
+
+    def look(*given: Array) -> Array:
+        start, limit, step = (x.item() for x in given)  # one element, or an error that says so
+        if step == 0:
+            raise ArgumentError("its step is 0")
+        count = max(0, math.ceil((limit - start) / step))
+        made: Array = (start + np.arange(count) * step).astype(given[0].dtype)
+        return made
+
+    return _counts(_one(look), inputs[0].dtype, (None,))
+
+
+def _product(operation: Operation, inputs: Sequence[Known]) -> View | str:
+    """ReduceProd of whole numbers, modulo their type."""
+    if not _whole(*inputs) or (len(inputs) > 1 and inputs[1].value is None):
+        return "a product of numbers that are no counts, or over axes that come with a run"
+    a = operation.attributes
+    given = inputs[1].value.reshape(-1).tolist() if len(inputs) > 1 and inputs[1].value is not None else a.get("axes")
+    if not given and a.get("noop_with_empty_axes", 0):
+        return "it has no axes"
+    axes, keepdims = tuple(given) if given else None, bool(a.get("keepdims", 1))
+
+    def look(x: Array, *_: Array) -> Array:
+        made: Array = np.prod(x, axes, dtype=x.dtype, keepdims=keepdims)
+        return made
+
+    return _counts(_one(look), inputs[0].dtype, _without(inputs[0].dims, axes, keepdims))
+
+
+def _largest(operation: Operation, inputs: Sequence[Known]) -> View | str:
+    """ArgMax and ArgMin: the place of the first one."""
+    a = operation.attributes
+    if a.get("select_last_index", 0) or np.dtype(inputs[0].dtype).kind not in "iuf":
+        return "the last of equal elements is asked for, or they are of another type"
+    find, keepdims = np.argmax if operation.op == "ArgMax" else np.argmin, bool(a.get("keepdims", 1))
+
+    def look(x: Array) -> Array:
+        axis = _axis(operation, x, 0)
+        if not x.shape[axis]:
+            raise ArgumentError(f"axis={axis} of the input of shape {x.shape} has no element")
+        made: Array = find(x, axis, keepdims=keepdims)
+        return made
+
+    return _counts(_one(look), "int64", _without(inputs[0].dims, [a.get("axis", 0)], keepdims))
+
+
+def _ordered(operation: Operation, inputs: Sequence[Known]) -> View | str:
+    """TopK of whole numbers: equal ones in the order of their places."""
+    if len(inputs) != 2 or not _whole(*inputs):
+        return "numbers that are no counts, of which there may be many"
+    is_largest = operation.attributes.get("largest", 1)
+
+    def look(inputs: Sequence[Array | None]) -> Sequence[Array]:
+        x, asked = inputs[0], inputs[1]
+        assert x is not None and asked is not None
+        axis, count = _axis(operation, x, -1), int(asked.item())
+        extent = x.shape[axis]
+        if not 0 <= count <= extent:
+            raise ArgumentError(f"it has {extent} elements along axis {axis}, of which {count} are asked for")
+        if is_largest:  # from the back, so that of equal ones the first comes last before all are turned
+            order = extent - 1 - np.flip(np.argsort(np.flip(x, axis), axis, kind="stable"), axis)
+        else:
+            order = np.argsort(x, axis, kind="stable")
+        at = np.take(order, np.arange(count), axis)
+        return [np.take_along_axis(x, at, axis), at.astype(np.int64)]
+
+    return View(look, "", True, _open(_rank(inputs[0])), (inputs[0].dtype, "int64"))
+
+
+def _indices(given: Array, x: Array, axis: int) -> Array:
+    """Places along an axis, those from its end as well."""
+    extent = x.shape[axis]
+    if given.size and not -extent <= given.min() <= given.max() < extent:
+        raise ArgumentError(f"places {given.min()} to {given.max()} of axis {axis} lie outside of {extent}")
+    return np.where(given < 0, given + extent, given)
+
+
+def _picked(operation: Operation, inputs: Sequence[Known]) -> View | str:
+    """GatherElements."""
+    if len(inputs) != 2 or not _whole(inputs[1]):
+        return "it needs whole numbers as places"
+
+    def look(x: Array, places: Array) -> Array:
+        axis = _axis(operation, x, 0)
+        if places.ndim != x.ndim or any(p > e for at, (p, e) in enumerate(zip(places.shape, x.shape, strict=True))
+                                        if at != axis):  # fmt: skip
+            raise ArgumentError(f"places of shape {places.shape} do not fit an input of shape {x.shape}")
+        part = x[tuple(slice(None) if at == axis else slice(p) for at, p in enumerate(places.shape))]
+        return np.take_along_axis(part, _indices(places, x, axis), axis)
+
+    return _counts(_one(look), inputs[0].dtype, _open(_rank(inputs[0])))
+
+
+def _scattered(operation: Operation, inputs: Sequence[Known]) -> View | str:
+    """ScatterElements of whole numbers."""
+    if len(inputs) != 3 or not _whole(*inputs) or operation.attributes.get("reduction", "none") != "none":
+        return "it sums, or its numbers are no counts"
+
+    def look(x: Array, places: Array, updates: Array) -> Array:
+        axis = _axis(operation, x, 0)
+        if places.shape != updates.shape or places.ndim != x.ndim or any(
+            p > e for at, (p, e) in enumerate(zip(places.shape, x.shape, strict=True)) if at != axis
+        ):
+            raise ArgumentError(f"places of shape {places.shape} do not fit {updates.shape} in {x.shape}")
+        made = x.copy()
+        at: list[Any] = list(np.indices(places.shape, sparse=True))
+        at[axis] = _indices(places, x, axis)
+        made[tuple(at)] = updates
+        return made
+
+    return _counts(_one(look), inputs[0].dtype, inputs[0].dims)
+
+
+def _reversed(operation: Operation, inputs: Sequence[Known]) -> View | str:
+    """ReverseSequence: each sequence of the batch turned up to its length."""
+    a = operation.attributes
+    time, batch = a.get("time_axis", 0), a.get("batch_axis", 1)
+    if len(inputs) != 2 or not _whole(inputs[1]) or {time, batch} != {0, 1}:
+        return "its axes of time and batch are not the first two"
+
+    def look(x: Array, lengths: Array) -> Array:
+        if x.ndim < 2 or lengths.shape != (x.shape[batch],):
+            raise ArgumentError(f"lengths of shape {lengths.shape} do not fit an input of shape {x.shape}")
+        if lengths.size and not 0 <= lengths.min() <= lengths.max() <= x.shape[time]:
+            raise ArgumentError(f"lengths of {lengths.min()} to {lengths.max()} lie outside of {x.shape[time]}")
+        made = x.copy()
+        for at, length in enumerate(lengths.tolist()):
+            if time == 0:
+                made[:length, at] = x[:length, at][::-1]
+            else:
+                made[at, :length] = x[at, :length][::-1]
+        return made
+
+    return _counts(_one(look), inputs[0].dtype, inputs[0].dims)
+
+
+def _outer(operation: Operation, inputs: Sequence[Known]) -> View | str:
+    """Einsum that sums over nothing: products of all elements of its inputs with each other, and turns of axes."""
+    text = operation.attributes.get("equation", b"")
+    terms = (text.decode("ascii", "replace") if isinstance(text, bytes) else str(text)).replace(" ", "")
+    read, arrow, made = terms.partition("->")
+    letters = {letter for letter in read if letter != ","}
+    is_plain = all(letter.isascii() and letter.isalpha() for letter in letters)
+    if not arrow or not is_plain or letters != set(made) or len(made) != len(letters) or len(letters) > _LETTERS:
+        return "it sums products"
+    return _counts(_one(lambda *given: np.einsum(terms, *given)), inputs[0].dtype, _open(len(made)))
+
+
+def _angles(operation: Operation, inputs: Sequence[Known]) -> View | str:
+    """Sin and Cos, as encodings of places have them."""
+    if inputs[0].dtype not in ("float32", "float64"):
+        return "it is not done here for this type"
+    return _counts(_one(np.sin if operation.op == "Sin" else np.cos), inputs[0].dtype, inputs[0].dims)
+
+
+_TABLE: Mapping[str, tuple[Sequence[str], Callable[[Operation, Sequence[Known]], View | str]]] = {
+    "ArgMax": (("axis", "keepdims", "select_last_index"), _largest),
+    "ArgMin": (("axis", "keepdims", "select_last_index"), _largest),
+    "ConstantOfShape": (("value",), _constant_of_shape),
+    "Cos": ((), _angles),
+    "Einsum": (("equation",), _outer),
+    "GatherElements": (("axis",), _picked),
+    "Range": ((), _range),
+    "ReduceProd": (("axes", "keepdims", "noop_with_empty_axes"), _product),
+    "ReverseSequence": (("batch_axis", "time_axis"), _reversed),
+    "ScatterElements": (("axis", "reduction"), _scattered),
+    "Sin": ((), _angles),
+    "Size": ((), _size),
+    "TopK": (("axis", "largest", "sorted"), _ordered),
+}
+"""Operator -> the attributes that it may have, and what makes its lines."""
