@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+from polyconv.dataclass import dataclass
 from polyconv.dtypes import DTYPES, Dtype, of_array
 from polyconv.errors import ArgumentError, DtypeError, OverflowWarning, shown, warn
 from polyconv.names import advice

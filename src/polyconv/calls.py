@@ -8,12 +8,13 @@ It must not know weights or algorithms.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from polyconv.dataclass import dataclass
 from polyconv.errors import Error
 from polyconv.kernels.record import words
 from polyconv.lowering.program import Program, Step

@@ -6,12 +6,12 @@ and names only: nothing of operators, nothing of code generation.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
+from polyconv.dataclass import dataclass
 from polyconv.errors import DtypeError
 
 __all__ = ["DTYPES", "Dtype", "of_array"]

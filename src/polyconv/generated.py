@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 
+from polyconv.dataclass import dataclass
 from polyconv.in_force import target_in_force
 from polyconv.kernels import compile as compiler
 from polyconv.kernels.objects import kept_file, texts_only

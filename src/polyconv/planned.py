@@ -8,7 +8,7 @@ algorithm was chosen.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from polyconv import prepared, unweighted
 from polyconv.arguments import bias_of
 from polyconv.causal import causal
+from polyconv.dataclass import dataclass
 from polyconv.dtypes import Dtype
 from polyconv.errors import ArgumentError, DtypeError, Unsupported, shown
 from polyconv.generated import Arrays, Kernel, kernels

@@ -5,12 +5,12 @@ Small whole numbers where types are integers: what they are costs nothing.  It m
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from polyconv.dataclass import dataclass
 from polyconv.dtypes import Dtype
 from polyconv.operands import result_of
 from polyconv.problem.problem import Problem

@@ -15,12 +15,12 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from polyconv.dataclass import dataclass
 from polyconv.errors import ArgumentError
 from polyconv.names import unknown
 

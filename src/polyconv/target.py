@@ -10,11 +10,12 @@ import hashlib
 import json
 import platform
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 
 from polyconv import cache as files
+from polyconv.dataclass import dataclass
 from polyconv.elsewhere import elsewhere
 from polyconv.errors import ArgumentError
 

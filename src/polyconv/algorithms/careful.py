@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -18,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.algorithms.form import Form, Forms
+from polyconv.dataclass import dataclass
 from polyconv.kernels.convert import LLVM_NAMES
 from polyconv.kernels.isa import lanes
 from polyconv.kernels.language import INT, Buffer, Module, Type, Value, vector

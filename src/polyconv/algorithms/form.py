@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import TypeAlias
 
+from polyconv.dataclass import dataclass
 from polyconv.lowering import packing
 from polyconv.lowering.program import Operand, Program, Request
 from polyconv.lowering.situation import Situation, accumulator_arithmetic, own_bound

@@ -6,9 +6,9 @@ An algorithm's ``at_least`` makes cycles of it.  It must not plan anything: it i
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache
 
+from polyconv.dataclass import dataclass
 from polyconv.lowering.sweep import Axis, inside, mean_taps, sweeps
 from polyconv.problem.problem import Problem
 

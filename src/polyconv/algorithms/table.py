@@ -6,12 +6,12 @@ To add an algorithm, write its file and add its row.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import import_module
 from typing import Any
 
 from polyconv.algorithms.form import Form, Forms, Refusal
+from polyconv.dataclass import dataclass
 from polyconv.lowering.situation import FREE_BYTES, Situation
 from polyconv.target import Target
 

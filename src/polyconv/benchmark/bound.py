@@ -8,12 +8,12 @@ multiplications (Winograd's, Strassen's, Fourier's) can be faster than the first
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.benchmark.peaks import copy_bandwidth, peak
+from polyconv.dataclass import dataclass
 from polyconv.kernels.isa import ARITHMETIC
 from polyconv.lowering.situation import Situation, accumulator_arithmetic, short_sums
 from polyconv.problem.problem import Problem

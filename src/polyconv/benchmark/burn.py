@@ -10,12 +10,12 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
 from polyconv.benchmark.peaks import burner
+from polyconv.dataclass import dataclass
 from polyconv.target import Target
 
 __all__ = ["Peaks", "burn", "cpus_for", "peaks", "pin"]

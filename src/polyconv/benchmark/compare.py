@@ -6,10 +6,9 @@ allowed.  It must not decide what a change is worth.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from polyconv.benchmark.engines import OURS
 from polyconv.benchmark.record import Document
+from polyconv.dataclass import dataclass
 
 __all__ = ["Change", "changes", "differences"]
 

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from multiprocessing import get_context
 from statistics import median
@@ -20,6 +20,7 @@ from typing import Any
 
 from polyconv.benchmark.sets import Case
 from polyconv.cache import cache_folder
+from polyconv.dataclass import dataclass
 from polyconv.errors import ArgumentError, Error, Unsupported
 from polyconv.gpu.code import Launchable, function
 from polyconv.gpu.device import Device

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from polyconv.benchmark.cuda import torch_on_gpu
+from polyconv.dataclass import dataclass
 from polyconv.gpu.code import forget
 from polyconv.layer import Conv
 

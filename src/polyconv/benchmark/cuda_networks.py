@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import statistics
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -18,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.benchmark.networks import difference
+from polyconv.dataclass import dataclass
 from polyconv.models.session import InferenceSession
 
 __all__ = ["OnGpu", "measure"]

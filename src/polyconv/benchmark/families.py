@@ -7,8 +7,8 @@ It must not know any measured time.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from polyconv.dataclass import dataclass
 from polyconv.problem.problem import Problem
 
 __all__ = ["FAMILIES", "Family", "family"]

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from polyconv.benchmark.burn import Peaks
 from polyconv.benchmark.engines import OURS
 from polyconv.benchmark.record import Measure, Round, Row
+from polyconv.dataclass import dataclass
 from polyconv.problem.problem import Problem
 
 __all__ = ["NOISE", "Ratio", "Speed", "best_peer", "computes_truly", "quartiles", "ratio", "speed"]

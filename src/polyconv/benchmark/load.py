@@ -13,10 +13,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from polyconv.benchmark.sets import layer_sets
+from polyconv.dataclass import dataclass
 
 __all__ = ["LoadTimes", "Sizes", "environment_of", "fresh", "load_times", "network", "sizes"]
 

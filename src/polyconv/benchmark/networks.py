@@ -10,7 +10,6 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,6 +24,7 @@ from polyconv.benchmark.engines.ready import Task
 from polyconv.benchmark.judge import quartiles
 from polyconv.benchmark.process import GuestError, Process
 from polyconv.benchmark.rounds import Budget, Times, interleave
+from polyconv.dataclass import dataclass
 from polyconv.errors import ArgumentError
 from polyconv.settings import resolve
 from polyconv.target import target

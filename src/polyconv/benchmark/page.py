@@ -6,9 +6,11 @@ It must not know what the figures mean.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from html import escape
 from typing import Any
+
+from polyconv.dataclass import dataclass
 
 __all__ = ["Cell", "card", "page", "table"]
 

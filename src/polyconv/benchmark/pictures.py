@@ -10,7 +10,6 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 
 from polyconv import ndimage
 from polyconv.benchmark.sets import pattern_of
+from polyconv.dataclass import dataclass
 from polyconv.errors import ArgumentError
 
 __all__ = ["ENGINES", "Case", "Times", "cases", "means", "measure", "missing"]

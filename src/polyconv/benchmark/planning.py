@@ -10,12 +10,12 @@ from __future__ import annotations
 import statistics
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from polyconv.benchmark.load import fresh
+from polyconv.dataclass import dataclass
 
 __all__ = ["KINDS", "PlanningTimes", "planning_times"]
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, field, fields
 from pathlib import Path
 from typing import Any
 
 from polyconv.benchmark.burn import Peaks
+from polyconv.dataclass import dataclass
 from polyconv.errors import ArgumentError
 
 __all__ = ["SCHEMA_VERSION", "Document", "Measure", "Round", "Row", "load", "save"]

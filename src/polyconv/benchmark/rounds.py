@@ -10,13 +10,13 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from polyconv.benchmark.process import GuestError, Process
 from polyconv.benchmark.record import Round
+from polyconv.dataclass import dataclass
 
 __all__ = ["ROUNDS", "Budget", "Times", "interleave"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -27,6 +27,7 @@ from polyconv.benchmark.rounds import Budget, Times, interleave
 from polyconv.benchmark.sets import Case
 from polyconv.benchmark.truth import Truth, truth
 from polyconv.conformance.operands import operands
+from polyconv.dataclass import dataclass
 from polyconv.errors import ArgumentError
 from polyconv.problem.problem import Problem
 from polyconv.settings import resolve

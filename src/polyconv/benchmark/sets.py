@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
+from polyconv.dataclass import dataclass
 from polyconv.errors import ArgumentError, Error
 from polyconv.models.session import NodeRecord
 from polyconv.problem.problem import Problem

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ import numpy as np
 from polyconv.benchmark.bound import Bound, bound
 from polyconv.benchmark.peaks import THREAD_CLOCK
 from polyconv.benchmark.runs import median_seconds, prepared
+from polyconv.dataclass import dataclass
 from polyconv.errors import ArgumentError, Unsupported
 from polyconv.problem.problem import Problem
 from polyconv.target import Target

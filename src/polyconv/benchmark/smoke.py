@@ -13,7 +13,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from polyconv import cache
 from polyconv.benchmark.load import environment_of
 from polyconv.benchmark.peaks import peak
 from polyconv.benchmark.runs import median_seconds, prepared, restricted
+from polyconv.dataclass import dataclass
 from polyconv.kernels import objects
 from polyconv.layer import Conv, conv, plan
 from polyconv.problem.problem import Problem

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from polyconv.benchmark.engines import OURS
 from polyconv.benchmark.families import FAMILIES
 from polyconv.benchmark.judge import NOISE, best_peer, ratio
 from polyconv.benchmark.record import Document, Row
+from polyconv.dataclass import dataclass
 
 __all__ = ["Group", "geometric_mean", "published", "summary"]
 

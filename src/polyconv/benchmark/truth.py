@@ -8,13 +8,14 @@ who computed a result.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.conformance.operands import Operands
+from polyconv.dataclass import dataclass
 from polyconv.problem.oracle import oracle
 from polyconv.problem.problem import Problem
 

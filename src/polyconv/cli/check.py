@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,6 +19,7 @@ from polyconv.algorithms.table import ALGORITHMS
 from polyconv.cli import gpu, render
 from polyconv.cli.options import AsJson
 from polyconv.conformance.operands import operands
+from polyconv.dataclass import dataclass
 from polyconv.errors import Error
 from polyconv.layer import compute
 from polyconv.problem.oracle import magnitude, oracle, tolerance

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +22,7 @@ from polyconv.cli.interrupts import kept_when_interrupted
 from polyconv.conformance import peers
 from polyconv.conformance.judge import Expected, expected, faults, widened
 from polyconv.conformance.operands import Operands
+from polyconv.dataclass import dataclass
 from polyconv.layer import compute, plan
 from polyconv.models.compare import Compared, compared
 from polyconv.problem.problem import Problem

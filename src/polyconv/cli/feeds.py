@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from glob import glob, has_magic
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.cli import images
+from polyconv.dataclass import dataclass
 from polyconv.errors import ArgumentError
 from polyconv.names import nearest
 from polyconv.runtime.memory import allocating, sized

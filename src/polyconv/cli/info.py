@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import platform
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,6 +15,7 @@ import typer
 
 from polyconv.cli import gpu, machine, render
 from polyconv.cli.options import AsJson
+from polyconv.dataclass import dataclass
 from polyconv.machine.caches import Cache, caches
 from polyconv.settings import SETTINGS, affinity, cgroup_quota, resolve, spelled_bytes
 from polyconv.target import host_target, target

@@ -12,8 +12,9 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
+
+from polyconv.dataclass import dataclass
 
 __all__ = ["Interrupts", "counted", "kept_when_interrupted", "raise_lost"]
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from polyconv.cli import feeds, render
 from polyconv.cli.options import usage
 from polyconv.cli.saving import Saved, names_of, save
+from polyconv.dataclass import dataclass
 from polyconv.errors import ArgumentError
 from polyconv.models.session import InferenceSession
 

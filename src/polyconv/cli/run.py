@@ -9,7 +9,6 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,6 +20,7 @@ from polyconv.cli import feeds, gpu, options, render
 from polyconv.cli.many import RanFile, run_files
 from polyconv.cli.saving import Saved, save
 from polyconv.cli.steps import memory_line
+from polyconv.dataclass import dataclass
 from polyconv.layer import compute
 from polyconv.models.records import Memory
 from polyconv.models.session import InferenceSession

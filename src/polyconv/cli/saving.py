@@ -10,7 +10,6 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.cli import images
+from polyconv.dataclass import dataclass
 from polyconv.errors import ArgumentError
 
 __all__ = ["Saved", "names_of", "save"]

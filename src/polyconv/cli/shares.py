@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from polyconv.benchmark.sets import pattern_of
 from polyconv.benchmark.shares import LEAST, Share, groups, plain, read, worst
 from polyconv.cli import render
 from polyconv.cli.interrupts import kept_when_interrupted
+from polyconv.dataclass import dataclass
 from polyconv.errors import ArgumentError
 from polyconv.target import target
 

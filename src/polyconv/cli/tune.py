@@ -7,7 +7,7 @@ user's wisdom file come out.  What is known already with as much rigor is not me
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, Literal
 
 import typer
@@ -29,6 +29,7 @@ from polyconv.cli.options import (
     within,
 )
 from polyconv.cli.targets import Level, Match, Sets, Targets, cases_of
+from polyconv.dataclass import dataclass
 from polyconv.layer import plan
 from polyconv.problem.plan import Candidate, Plan
 from polyconv.problem.problem import Problem

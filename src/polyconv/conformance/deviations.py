@@ -8,7 +8,7 @@ hold for onnxruntime 1.31.1, openvino 2026.4.1 and torch 2.13.0; docs/conformanc
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from polyconv.conformance.judge import Expected, expected, faults
 from polyconv.conformance.operands import Operands
+from polyconv.dataclass import dataclass
 from polyconv.problem.extents import effective_kernel
 from polyconv.problem.oracle import magnitude
 from polyconv.problem.problem import Problem

@@ -9,12 +9,13 @@ must not know how a graph was drawn, nor who runs it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from polyconv.dataclass import dataclass
 
 if TYPE_CHECKING:
     from onnx import NodeProto

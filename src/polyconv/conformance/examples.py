@@ -7,11 +7,13 @@ number here was computed by polyconv.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from polyconv.dataclass import dataclass
 
 __all__ = ["EXAMPLES", "Example"]
 

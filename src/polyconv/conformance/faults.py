@@ -14,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import spec_from_loader
@@ -23,6 +22,7 @@ from types import CodeType, ModuleType
 from typing import TYPE_CHECKING
 
 from polyconv.conformance.planted import FAULTS, Fault
+from polyconv.dataclass import dataclass
 from polyconv.errors import ArgumentError, Error
 
 if TYPE_CHECKING:

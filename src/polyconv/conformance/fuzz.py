@@ -17,7 +17,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from pathlib import Path
 
 from polyconv.algorithms.table import ALGORITHMS
@@ -27,6 +27,7 @@ from polyconv.conformance.every import by_every_algorithm, excluded
 from polyconv.conformance.judge import Expected, complaint, expected
 from polyconv.conformance.peers import Peer, available, opened
 from polyconv.conformance.trial import Trial, against, drawn
+from polyconv.dataclass import dataclass
 from polyconv.errors import ArgumentError, Unsupported
 from polyconv.settings import resolve
 from polyconv.target import target as available_target

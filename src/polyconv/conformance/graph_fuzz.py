@@ -8,7 +8,7 @@ The one idea: a graph that fails is made smaller while it fails, and kept as a f
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,6 +20,7 @@ from polyconv.conformance.enclosure_rules import enclosed
 from polyconv.conformance.enclosures import Array, Enclosure
 from polyconv.conformance.graphs import Drawn, drawn
 from polyconv.conformance.trial import same_bits
+from polyconv.dataclass import dataclass
 from polyconv.models.exact_sums import ask_for_exact_sums
 from polyconv.models.session import InferenceSession
 

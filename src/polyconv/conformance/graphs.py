@@ -8,13 +8,13 @@ uncertain to tell anything is left out.  It must not know who runs the model.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from polyconv.conformance.enclosure_rules import enclosed_node
 from polyconv.conformance.enclosures import Array, Enclosure, exact
+from polyconv.dataclass import dataclass
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto

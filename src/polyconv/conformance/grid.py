@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.conformance.peers import GuestError, Peer
+from polyconv.dataclass import dataclass
 from polyconv.dialects import onnx as onnx_dialect
 from polyconv.dialects import openvino as openvino_dialect
 from polyconv.errors import Error

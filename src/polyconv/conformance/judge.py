@@ -8,13 +8,14 @@ and when integers are equal.  It must not know who computed the array.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.conformance.operands import Operands
+from polyconv.dataclass import dataclass
 from polyconv.dtypes import Dtype
 from polyconv.problem.oracle import magnitude, oracle, tolerance
 from polyconv.problem.problem import Problem

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from polyconv.algorithms.form import Refusal
 from polyconv.algorithms.table import ALGORITHMS
+from polyconv.dataclass import dataclass
 from polyconv.errors import Error
 from polyconv.kernels.objects import texts_only
 from polyconv.lowering.presums import CERTAIN

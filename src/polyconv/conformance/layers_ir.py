@@ -6,12 +6,12 @@ Result and edges.  It must not know who reads the files.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from polyconv.dataclass import dataclass
 from polyconv.problem.problem import Problem
 
 __all__ = ["LAYERS", "LayerIR", "written"]

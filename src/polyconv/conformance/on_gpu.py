@@ -8,7 +8,7 @@ same bits, and an image the same alone as in its batch.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from polyconv.conformance.judge import Expected, complaint, expected
 from polyconv.conformance.operands import Operands
 from polyconv.conformance.trial import Trial, drawn, same_bits, state_complaints
+from polyconv.dataclass import dataclass
 from polyconv.errors import Error
 from polyconv.gpu.arrays import GpuArray, to_gpu
 from polyconv.gpu.forms import Form, Job, forms

@@ -8,12 +8,13 @@ not know who computes with them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from polyconv.dataclass import dataclass
 from polyconv.dtypes import DTYPES, Dtype
 from polyconv.problem.problem import Problem
 

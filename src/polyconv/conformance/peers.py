@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from polyconv.conformance.deviations import refusal
 from polyconv.conformance.guests.worker import receive, send
 from polyconv.conformance.operands import Operands
+from polyconv.dataclass import dataclass
 from polyconv.errors import Error
 from polyconv.problem.problem import Problem
 

@@ -6,8 +6,7 @@ plan.  It must not import what it names.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from polyconv.dataclass import dataclass
 from polyconv.errors import Error
 
 __all__ = ["FAULTS", "Fault"]

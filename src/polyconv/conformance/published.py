@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from polyconv.dataclass import dataclass
 
 __all__ = ["Case", "converted", "difference", "light", "nodes"]
 

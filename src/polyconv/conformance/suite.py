@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from polyconv.conformance.layers_ir import LAYERS, LayerIR, written
 from polyconv.conformance.operands import Operands
 from polyconv.conformance.peers import available, opened
 from polyconv.conformance.volume import measured
+from polyconv.dataclass import dataclass
 from polyconv.errors import ArgumentError
 from polyconv.models.session import InferenceSession
 

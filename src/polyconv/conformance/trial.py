@@ -7,7 +7,7 @@ and the way in (one call or a layer).  It must not know of campaigns, state file
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from polyconv.conformance import corpus
 from polyconv.conformance.judge import Expected, complaint, expected, present_state, widened
 from polyconv.conformance.operands import Operands, dressed, operands
+from polyconv.dataclass import dataclass
 from polyconv.errors import Unsupported
 from polyconv.layer import Layer, compute, plan
 from polyconv.lowering.situation import Situation

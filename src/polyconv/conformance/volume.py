@@ -10,13 +10,13 @@ import json
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from polyconv.conformance.layers_ir import LAYERS, LayerIR, written
+from polyconv.dataclass import dataclass
 from polyconv.errors import ArgumentError, Error
 from polyconv.models.session import InferenceSession
 from polyconv.problem.oracle import magnitude, oracle, tolerance

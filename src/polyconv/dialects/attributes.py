@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
 import numpy as np
 
+from polyconv.dataclass import dataclass
 from polyconv.errors import ArgumentError, shown
 from polyconv.names import advice, nearest
 

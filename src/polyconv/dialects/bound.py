@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import ArrayLike, NDArray
 
+from polyconv.dataclass import dataclass
 from polyconv.dialects.computing import QUANTITIES, Result, compute, compute_on_gpu
 from polyconv.dialects.node import Lowering, join, split
 from polyconv.dialects.reading import SIZES, arrays_of, layout_of, lower, operands_of, values_of

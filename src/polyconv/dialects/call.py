@@ -7,12 +7,12 @@ the name of any operator, attribute or input.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from polyconv.dataclass import dataclass
 from polyconv.dialects import inputs as given
 from polyconv.dialects.bound import Bound
 from polyconv.dialects.computing import Result, any_on_gpu, compute, compute_on_gpu

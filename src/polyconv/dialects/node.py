@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from numpy.typing import NDArray
 
+from polyconv.dataclass import dataclass
 from polyconv.errors import ArgumentError, shown
 from polyconv.problem.problem import Problem
 

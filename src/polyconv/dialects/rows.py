@@ -7,9 +7,10 @@ not know the name of any operator, attribute or input.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from polyconv.dataclass import dataclass
 from polyconv.dialects import inputs as given
 from polyconv.dialects.attributes import Attribute, read
 from polyconv.dialects.call import Operator

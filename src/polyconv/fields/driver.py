@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from polyconv.dataclass import dataclass
 from polyconv.kernels.field import FILLING, LineOfField
 from polyconv.kernels.field_sums import TilesOfField
 from polyconv.kernels.language import INT, Buffer, Module, Type, Value

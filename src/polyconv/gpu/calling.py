@@ -6,9 +6,10 @@ It must not know how forms are chosen, nor check operands.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
+from polyconv.dataclass import dataclass
 from polyconv.gpu.code import Launchable, function
 from polyconv.gpu.driver import TensorMap, driver
 from polyconv.gpu.forms import Form

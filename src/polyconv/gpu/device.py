@@ -5,9 +5,9 @@ Prices of forms are made of these numbers, and what was measured on one kind of 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 
+from polyconv.dataclass import dataclass
 from polyconv.errors import Unsupported
 from polyconv.gpu.driver import driver
 

@@ -13,10 +13,10 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from polyconv.dataclass import dataclass
 from polyconv.errors import Error, OutOfMemory, Unsupported
 
 __all__ = ["Driver", "Event", "Function", "TensorMap", "driver", "why_absent"]

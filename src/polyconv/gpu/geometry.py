@@ -7,8 +7,8 @@ is a constant in the code that is made of it.  It must not know kernels.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
+from polyconv.dataclass import dataclass
 from polyconv.lowering.sweep import Axis, Sweep
 from polyconv.problem.epilogue import Activation
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from polyconv.dataclass import dataclass
 from polyconv.dtypes import DTYPES, Dtype, of_array
 from polyconv.errors import ArgumentError, DtypeError
 from polyconv.gpu.arrays import Borrowed, GpuArray, current_stream

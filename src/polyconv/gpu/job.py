@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from polyconv.dataclass import dataclass
 from polyconv.gpu.device import Device
 from polyconv.gpu.geometry import NOTHING, Lie, Quantities
 from polyconv.gpu.kernels import move

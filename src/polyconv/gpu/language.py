@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
+from polyconv.dataclass import dataclass
 from polyconv.kernels.emitter import Emitter
 from polyconv.kernels.values import BOOL, Type, Value
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
 
+from polyconv.dataclass import dataclass
 from polyconv.gpu.driver import Driver, Function, driver
 from polyconv.kernels.objects import kernel_text
 from polyconv.target import host_target

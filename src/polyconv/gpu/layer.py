@@ -9,11 +9,12 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from polyconv.dataclass import dataclass
 from polyconv.dtypes import Dtype
 from polyconv.errors import ArgumentError
 from polyconv.gpu.calling import Call, Places, copied, launches_of

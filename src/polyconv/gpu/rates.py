@@ -10,7 +10,9 @@ measured have what their datasheets differ by.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from polyconv.dataclass import dataclass
 
 __all__ = ["RATES", "Rates", "TileRate"]
 

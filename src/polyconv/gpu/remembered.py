@@ -7,9 +7,10 @@ batch that was measured.  It must not know how times are measured.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from polyconv import __version__
+from polyconv.dataclass import dataclass
 from polyconv.gpu.code import generator
 from polyconv.gpu.forms import Form, Job, forms
 from polyconv.planning import wisdom

@@ -5,9 +5,9 @@ So that the steps of a network can be put together and started as one.  It must 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+from polyconv.dataclass import dataclass
 from polyconv.gpu.launches import Launch, Slot
 
 __all__ = ["Mapped", "Work"]

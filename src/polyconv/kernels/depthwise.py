@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
 
+from polyconv.dataclass import dataclass
 from polyconv.kernels.depthwise_tile import Tile, entry_at, neighbours, parted, parted_order, store_sums
 from polyconv.kernels.epilogue import EpilogueTables
 from polyconv.kernels.language import Buffer, Mask, Module, Type, Value, vector

@@ -7,8 +7,7 @@ neither extents nor pads nor what lies outside the two axes, which is a list of 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from polyconv.dataclass import dataclass
 from polyconv.kernels.depthwise_tile import Tile, entry_at, store_sums
 from polyconv.kernels.epilogue import EpilogueTables
 from polyconv.kernels.language import Buffer, Mask, Module, Type, Value, vector

@@ -8,8 +8,8 @@ by other tiles.  It knows neither extents nor kernel size nor pads.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
 
+from polyconv.dataclass import dataclass
 from polyconv.dtypes import DTYPES
 from polyconv.kernels.depthwise_tile import Tile, store_sums
 from polyconv.kernels.epilogue import EpilogueTables

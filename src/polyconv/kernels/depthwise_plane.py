@@ -11,9 +11,9 @@ entries.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from polyconv.dataclass import dataclass
 from polyconv.dtypes import DTYPES
 from polyconv.kernels.depthwise_tile import Tile, entry_at, neighbours, parted, parted_order, store_sums
 from polyconv.kernels.epilogue import EpilogueTables

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from polyconv.dataclass import dataclass
 from polyconv.dtypes import DTYPES
 from polyconv.kernels.convert import LLVM_NAMES, widen
 from polyconv.kernels.epilogue import Epilogue, EpilogueTables

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
+from polyconv.dataclass import dataclass
 from polyconv.kernels.dots_grouped import store_block
 from polyconv.kernels.fused import FusedTile, WordWalk
 from polyconv.kernels.isa import ARITHMETIC

@@ -12,8 +12,9 @@ more than four taps along a line take a further word for each four.  It must not
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from polyconv.dataclass import dataclass
 from polyconv.kernels.epilogue import Epilogue
 from polyconv.kernels.isa import ARITHMETIC
 from polyconv.kernels.language import INT, Buffer, Mask, Module, Type, Value, vector

@@ -17,8 +17,8 @@ they are stored.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+from polyconv.dataclass import dataclass
 from polyconv.dtypes import DTYPES
 from polyconv.kernels.epilogue import Epilogue
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic

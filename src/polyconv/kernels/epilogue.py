@@ -5,8 +5,7 @@ It must not know where sums come from or where results lie.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from polyconv.dataclass import dataclass
 from polyconv.kernels.language import Module, Value
 from polyconv.kernels.record import Memory, Record
 

@@ -7,9 +7,9 @@ nothing of padding modes, which arrive as tables of positions, or of how a box w
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 
+from polyconv.dataclass import dataclass
 from polyconv.dtypes import DTYPES
 from polyconv.kernels.convert import LLVM_NAMES, cut, cut_unsigned, narrow, widen
 from polyconv.kernels.field_again import DIVISOR, Again

@@ -7,8 +7,7 @@ not know why sums are fast.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from polyconv.dataclass import dataclass
 from polyconv.kernels.field_sums import FieldTile, Sums, TilesOfField, double
 from polyconv.kernels.language import INT, Buffer, Module, Type, Value, vector
 from polyconv.kernels.signature import Int, Signature

@@ -7,8 +7,8 @@ taps: that fixes each bit.  It must not know where sums go.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from polyconv.dataclass import dataclass
 from polyconv.kernels.language import Buffer, Module, Type, Value
 from polyconv.kernels.signature import Int, Signature
 

@@ -9,9 +9,10 @@ The chain of additions of a sum is the order of the list, as in ``tile``; it mus
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from polyconv.dataclass import dataclass
 from polyconv.dtypes import DTYPES
 from polyconv.kernels.convert import LLVM_NAMES, rounded_pair, widen
 from polyconv.kernels.epilogue import Epilogue

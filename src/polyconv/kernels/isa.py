@@ -6,8 +6,7 @@ into registers without spilling.  An ISA feature is a row here; kernels and algo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from polyconv.dataclass import dataclass
 from polyconv.target import Target
 
 __all__ = ["ARITHMETIC", "Arithmetic", "channel_tile", "field_tile", "lanes", "pixel_tiles", "run_tiles", "square_tile",

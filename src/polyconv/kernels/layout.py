@@ -7,9 +7,9 @@ or element by element.  It must not know what values become on their way.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from polyconv.dataclass import dataclass
 from polyconv.dtypes import DTYPES
 from polyconv.kernels.epilogue import Epilogue
 from polyconv.kernels.language import Buffer, Mask, Module, Type, Value

@@ -11,8 +11,7 @@ f = m - 1, and only what is added to f is rounded before; results are within 4 u
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from polyconv.dataclass import dataclass
 from polyconv.kernels.emitter import Emitter
 from polyconv.kernels.values import Value
 

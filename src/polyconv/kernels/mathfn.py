@@ -12,8 +12,8 @@ NaN passes through: clamps compare and select, and a comparison with NaN selects
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+from polyconv.dataclass import dataclass
 from polyconv.kernels.emitter import Emitter
 from polyconv.kernels.values import Value
 from polyconv.problem.epilogue import ACTIVATIONS

@@ -14,12 +14,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from polyconv import cache as files
+from polyconv.dataclass import dataclass
 from polyconv.elsewhere import elsewhere
 from polyconv.kernels import elf
 from polyconv.kernels.compile import link, object_code

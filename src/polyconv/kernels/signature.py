@@ -18,9 +18,9 @@ how a call is spelled.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, dataclass_transform, get_type_hints
 
+from polyconv.dataclass import dataclass
 from polyconv.kernels.values import Buffer, Value
 
 if TYPE_CHECKING:

@@ -18,12 +18,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import reduce
 
 import numpy as np
 from numpy.typing import NDArray
 
+from polyconv.dataclass import dataclass
 from polyconv.kernels.language import Buffer, Module, Value, vector
 from polyconv.kernels.signature import Int, Signature
 from polyconv.kernels.tile import ROW_WORDS

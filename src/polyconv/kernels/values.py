@@ -6,8 +6,9 @@ It must know nothing of functions and calls.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from polyconv.dataclass import dataclass
 
 if TYPE_CHECKING:
     from polyconv.kernels.emitter import Emitter

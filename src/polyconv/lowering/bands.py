@@ -9,9 +9,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
+from polyconv.dataclass import dataclass
 from polyconv.lowering.sweep import Axis, Sweep, changes
 
 __all__ = ["Bands", "Kinds", "bands", "bands_table", "share_met", "whole_bands"]

@@ -11,13 +11,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from polyconv.dataclass import dataclass
 from polyconv.kernels.convert import LLVM_NAMES
 from polyconv.kernels.isa import Arithmetic
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector

@@ -7,13 +7,14 @@ writes its own outputs.  Nothing here runs anything.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from polyconv.dataclass import dataclass
 from polyconv.kernels.epilogue import Epilogue
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic
 from polyconv.kernels.language import Module

@@ -13,10 +13,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
+from polyconv.dataclass import dataclass
 from polyconv.errors import Unsupported
 from polyconv.problem.problem import Problem
 

@@ -12,12 +12,13 @@ import math
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from polyconv.dataclass import dataclass
 from polyconv.errors import ArgumentError
 from polyconv.target import LEVELS
 

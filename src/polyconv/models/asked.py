@@ -6,9 +6,9 @@ It must not know how anything runs.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from polyconv.dataclass import dataclass
 from polyconv.errors import ArgumentError
 from polyconv.models.graph import Value
 from polyconv.models.limits import shorten

@@ -7,8 +7,9 @@ The one idea: who runs a node is decided for all nodes before any is made ready.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from polyconv.dataclass import dataclass
 from polyconv.models.convolution import foretold_results
 from polyconv.models.elements import type_of
 from polyconv.models.graph import Array, Dims, Node, Value, consumers

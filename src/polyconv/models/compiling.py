@@ -7,10 +7,11 @@ engines that make it.  It knows no file format and no engine by name.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from time import perf_counter
 
+from polyconv.dataclass import dataclass
 from polyconv.errors import Unsupported
 from polyconv.in_force import keep_where_settings_say
 from polyconv.machine.host import profile_in_force

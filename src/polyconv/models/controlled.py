@@ -7,11 +7,12 @@ outside; only which body runs next, and on what, is decided here, in Python.  It
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
 
+from polyconv.dataclass import dataclass
 from polyconv.errors import Error, ModelError, Unsupported
 from polyconv.models.convolution import ENGINE
 from polyconv.models.elements import BY_TYPE, type_of

@@ -7,11 +7,12 @@ types a convolution takes stands in ``polyconv.dtypes``; nothing of it is known 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
 import numpy as np
+
+from polyconv.dataclass import dataclass
 
 __all__ = ["BY_NUMPY", "BY_ONNX", "BY_OPENVINO", "BY_TYPE", "Element", "type_of"]
 

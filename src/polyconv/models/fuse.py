@@ -14,11 +14,12 @@ BatchNormalization goes into weights before (``onnx_rules``), as that rounds the
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
 
+from polyconv.dataclass import dataclass
 from polyconv.dtypes import DTYPES, of_array
 from polyconv.errors import DtypeError, Error
 from polyconv.models.graph import Array, Node, along, consumers

@@ -12,10 +12,11 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+from polyconv.dataclass import dataclass
 from polyconv.dtypes import DTYPES
 from polyconv.errors import Error, OutOfMemory
 from polyconv.gpu.arrays import Borrowed, GpuArray, current_stream

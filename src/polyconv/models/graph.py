@@ -9,11 +9,12 @@ no file format, no engine and no arithmetic.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from numpy.typing import NDArray
 
+from polyconv.dataclass import dataclass
 from polyconv.errors import ModelError
 from polyconv.models.limits import MOST_NODES, shorten
 

@@ -8,8 +8,9 @@ know operators.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from polyconv.dataclass import dataclass
 from polyconv.models.told import Told
 
 __all__ = ["Within", "joined", "left_of"]

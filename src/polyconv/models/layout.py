@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from polyconv.dataclass import dataclass
 from polyconv.lowering.situation import Situation, changed
 from polyconv.machine.host import profile_in_force
 from polyconv.models.elements import BY_TYPE

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
 
+from polyconv.dataclass import dataclass
 from polyconv.errors import Error, ModelError
 from polyconv.models.convolution import ENGINE
 from polyconv.models.elements import BY_TYPE, type_of

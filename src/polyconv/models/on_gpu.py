@@ -7,12 +7,13 @@ from the first step that needs it to the last.  It must not know what a node com
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
+from polyconv.dataclass import dataclass
 from polyconv.errors import Unsupported
 from polyconv.gpu.arrays import GpuArray, current_stream, to_gpu
 from polyconv.gpu.driver import driver

@@ -8,11 +8,12 @@ needs either.  It runs nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
 
+from polyconv.dataclass import dataclass
 from polyconv.dialects import ort
 from polyconv.models.elements import type_of
 from polyconv.models.graph import Array, Node, along

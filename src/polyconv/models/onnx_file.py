@@ -8,11 +8,12 @@ reads the graph may believe it.  It must not know which engine runs what.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from polyconv.dataclass import dataclass
 from polyconv.errors import ModelError, Unsupported
 from polyconv.models.beside import Beside, FileBytes
 from polyconv.models.elements import BY_ONNX

@@ -7,11 +7,11 @@ runs nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from polyconv.dataclass import dataclass
 from polyconv.errors import ModelError
 from polyconv.models.graph import Array, Node
 from polyconv.models.rewriting import Change, View

@@ -6,11 +6,12 @@ counts, so that a rule that asks for a quantity gets numbers.  It changes nothin
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from polyconv.dataclass import dataclass
 from polyconv.models.elements import BY_TYPE
 from polyconv.models.graph import Array, Node
 from polyconv.models.rewriting import View

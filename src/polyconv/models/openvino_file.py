@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from polyconv.dataclass import dataclass
 from polyconv.errors import ModelError, Unsupported
 from polyconv.models.beside import read_bytes
 from polyconv.models.elements import BY_OPENVINO

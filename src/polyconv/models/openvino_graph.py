@@ -8,11 +8,12 @@ windows.  What has no such form stays a layer.  It runs nothing but arithmetic o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
 
+from polyconv.dataclass import dataclass
 from polyconv.models.asking import Facts, who_runs
 from polyconv.models.elementwise import ELEMENTWISE
 from polyconv.models.fold import fold

@@ -6,9 +6,9 @@ Turns the text of attributes and constant inputs into numbers.  It must not know
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from polyconv.dataclass import dataclass
 from polyconv.errors import ModelError
 from polyconv.models.graph import Array, Node
 from polyconv.models.limits import shorten

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from polyconv.dataclass import dataclass
 from polyconv.errors import ModelError, Unsupported
 from polyconv.models.limits import shorten
 

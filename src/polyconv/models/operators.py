@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from polyconv.dataclass import dataclass
 from polyconv.dialects import onnx, openvino, ort
 from polyconv.dialects.call import Operator
 from polyconv.dialects.node import Lowering

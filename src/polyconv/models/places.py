@@ -7,8 +7,8 @@ It must not know how a step runs.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
+from polyconv.dataclass import dataclass
 from polyconv.models.lanes import rows
 from polyconv.models.told import Told, name_between
 

@@ -7,8 +7,9 @@ how anything runs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from polyconv.dataclass import dataclass
 from polyconv.models.convolution import ENGINE
 from polyconv.models.program import Program
 from polyconv.models.steps import bytes_of

@@ -7,8 +7,9 @@ pure function with a name, so that each can be read, tested and left out alone. 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from polyconv.dataclass import dataclass
 from polyconv.models.graph import Array, Graph, Node, Value, live
 
 __all__ = ["Change", "Rule", "View", "rewritten"]

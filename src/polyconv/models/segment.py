@@ -7,9 +7,9 @@ arrays; which engine stands behind it is a name to show.  It knows no host.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
+from polyconv.dataclass import dataclass
 from polyconv.gpu.work import Work
 from polyconv.models.graph import Array, Graph, Node, Value
 from polyconv.operators.job import Plan

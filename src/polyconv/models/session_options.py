@@ -8,10 +8,11 @@ know models.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import Field, field, fields
 from enum import IntEnum
 from typing import Any
 
+from polyconv.dataclass import dataclass
 from polyconv.errors import ArgumentError, IgnoredWarning, warn
 from polyconv.models.providers import NO_FALLBACK, provider_options_of
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
+from polyconv.dataclass import dataclass
 from polyconv.models.elements import BY_TYPE
 from polyconv.models.graph import Node, Value
 from polyconv.models.segment import Segment

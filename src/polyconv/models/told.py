@@ -8,11 +8,12 @@ It must not know operators.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from polyconv.dataclass import dataclass
 from polyconv.models.convolution import ENGINE
 from polyconv.models.graph import Array
 from polyconv.models.segment import Chosen, Segment

@@ -6,12 +6,12 @@ It must not know passes, or what is summed.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from polyconv.dataclass import dataclass
 from polyconv.fields.plan import Field
 from polyconv.fields.program import build
 from polyconv.kernels.record import words

@@ -7,12 +7,13 @@ picture with channels last is read as lines of numbers.  It must not know how su
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from polyconv.dataclass import dataclass
 from polyconv.fields.plan import Field, FieldAxis
 from polyconv.ndimage.borders import beyond
 from polyconv.ndimage.passes import Pass

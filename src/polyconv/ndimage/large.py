@@ -6,12 +6,12 @@ what is not finite, and overflow earlier than sums: a field whose sums are not a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from polyconv.dataclass import dataclass
 from polyconv.layer import Conv
 from polyconv.ndimage.calls import Call, Conditions, bound
 from polyconv.ndimage.fields import field, pieces

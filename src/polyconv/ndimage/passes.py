@@ -5,10 +5,12 @@ Filters end in passes, and everything below starts from them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from numpy.typing import NDArray
+
+from polyconv.dataclass import dataclass
 
 __all__ = ["Pass"]
 

@@ -10,12 +10,12 @@ import math
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from polyconv.dataclass import dataclass
 from polyconv.dtypes import of_array
 from polyconv.fields.plan import PANEL_BYTES
 from polyconv.in_force import target_in_force

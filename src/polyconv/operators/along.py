@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from polyconv.dataclass import dataclass
 
 __all__ = ["Along", "across", "joined", "sorted_by"]
 

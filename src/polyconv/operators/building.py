@@ -6,8 +6,8 @@ The one idea: what stands in an operator as a number is an operand like any othe
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from polyconv.dataclass import dataclass
 from polyconv.operators.expression import Apply, Expression
 from polyconv.operators.job import Array
 from polyconv.operators.types import dtype_name

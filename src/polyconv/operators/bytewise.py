@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from polyconv.dataclass import dataclass
 from polyconv.kernels.language import Mask, Module, Type, Value, vector
 from polyconv.kernels.lookup import PLACES, arranged, looked_up, way_of
 from polyconv.kernels.values import Buffer

@@ -8,8 +8,8 @@ other, and their text names a kernel.  It must not know arrays.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from polyconv.dataclass import dataclass
 from polyconv.kernels.emitter import Emitter
 from polyconv.kernels.values import Value
 from polyconv.operators.functions import COMPARED, FUNCTIONS, chosen, converted, dequantised, quantised

@@ -8,8 +8,8 @@ that what stands in no row is never taken.  It must not know where values come f
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
+from polyconv.dataclass import dataclass
 from polyconv.dtypes import Dtype
 from polyconv.kernels import mathfn
 from polyconv.kernels.convert import cut

@@ -8,12 +8,12 @@ It must not know what an operator is called.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
 
+from polyconv.dataclass import dataclass
 from polyconv.errors import ArgumentError
 from polyconv.operators.building import Fragment
 from polyconv.operators.bytewise import BYTES, look_up, table_of

@@ -8,11 +8,11 @@ idea: a line is read two or three times while it is in the nearest cache.  It mu
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
+from polyconv.dataclass import dataclass
 from polyconv.dtypes import DTYPES
 from polyconv.kernels import mathfn
 from polyconv.kernels.convert import LLVM_NAMES

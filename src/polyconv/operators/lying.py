@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from polyconv.dataclass import dataclass
 from polyconv.runtime.arrays import place
 
 __all__ = ["Array", "Lies", "channels_last", "in_memory", "is_channels_last", "lies", "lies_like", "like", "new_array",

@@ -7,8 +7,7 @@ first cache.  It must not know what is broadcast.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from polyconv.dataclass import dataclass
 from polyconv.dtypes import DTYPES
 from polyconv.kernels.convert import LLVM_NAMES
 from polyconv.kernels.language import Mask, Module, Type, Value, vector

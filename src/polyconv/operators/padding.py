@@ -7,11 +7,11 @@ kernels.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from polyconv.dataclass import dataclass
 from polyconv.errors import ArgumentError
 from polyconv.operators.job import Conditions, Operation, Own, Plan, Planning, constant
 from polyconv.operators.lying import Lies

@@ -14,10 +14,10 @@ their next states follow at once.  It must not know where the sums of inputs com
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from polyconv.dataclass import dataclass
 from polyconv.dtypes import DTYPES
 from polyconv.errors import ArgumentError
 from polyconv.kernels import mathfn

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from polyconv.dataclass import dataclass
 from polyconv.errors import ArgumentError
 from polyconv.operators.job import Array, Conditions, Operation, Own, Plan, Planning, constant
 from polyconv.operators.lying import Lies

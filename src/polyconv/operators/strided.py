@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from polyconv.dataclass import dataclass
 from polyconv.kernels.language import Mask, Module, Type, Value, vector
 from polyconv.kernels.record import words
 from polyconv.kernels.signature import Address

@@ -8,11 +8,12 @@ can run on vectors, and the table is left to the borders.  It must not know kern
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
+
+from polyconv.dataclass import dataclass
 
 __all__ = ["Blocks", "Pattern", "Taps", "picked", "weighted", "whole"]
 

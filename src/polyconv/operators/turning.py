@@ -8,8 +8,8 @@ are merged, or taken apart; where both are long, squares are turned.  It must no
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from polyconv.dataclass import dataclass
 from polyconv.dtypes import DTYPES
 from polyconv.kernels.convert import LLVM_NAMES
 from polyconv.kernels.language import INT, Mask, Module, Type, Value, vector

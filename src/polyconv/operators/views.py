@@ -9,11 +9,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from polyconv.dataclass import dataclass
 from polyconv.errors import ArgumentError
 from polyconv.operators.job import Array, Operation
 

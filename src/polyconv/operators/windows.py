@@ -9,11 +9,11 @@ cannot be read at once, since the vectors along a line begin elsewhere.  It must
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from polyconv.dataclass import dataclass
 from polyconv.dtypes import DTYPES
 from polyconv.kernels.convert import LLVM_NAMES
 from polyconv.kernels.language import INT, Mask, Module, Type, Value, vector

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache
 
 from polyconv.algorithms.form import Form, Refusal
 from polyconv.algorithms.table import ALGORITHMS
+from polyconv.dataclass import dataclass
 from polyconv.errors import Unsupported
 from polyconv.lowering.gaps import gap_cycles
 from polyconv.lowering.situation import FREE_BYTES, Situation, changed, of_one_image

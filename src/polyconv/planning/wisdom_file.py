@@ -11,11 +11,12 @@ import json
 import os
 import stat
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from polyconv.dataclass import dataclass
 from polyconv.errors import ArgumentError
 
 __all__ = ["RIGORS", "Entry", "File", "Key", "read", "write"]

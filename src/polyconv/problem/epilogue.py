@@ -7,12 +7,12 @@ under the same names; this table is what validation, text, oracle and documentat
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence, Sized
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from polyconv.dataclass import dataclass
 from polyconv.errors import ArgumentError
 from polyconv.names import advice
 

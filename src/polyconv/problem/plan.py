@@ -7,8 +7,8 @@ It must not know how it was chosen.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from polyconv.dataclass import dataclass
 from polyconv.problem.problem import Problem
 from polyconv.settings import spelled_bytes
 

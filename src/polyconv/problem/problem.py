@@ -7,10 +7,11 @@ must know nothing of attribute names, model files, algorithms or machines.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache
 from typing import Any
 
+from polyconv.dataclass import dataclass
 from polyconv.dtypes import DTYPES, Dtype
 from polyconv.problem import validity
 from polyconv.problem.epilogue import Activation

@@ -5,7 +5,7 @@ An architecture is a row.  It must not know what the runner does with them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from polyconv.dataclass import dataclass
 
 __all__ = ["ARM", "X86", "Architecture", "architecture_of"]
 

@@ -13,9 +13,8 @@ stand for one outside the image, or lie there: it adds nothing, whatever the ima
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from polyconv.algorithms.deformable.words import CORNERS, FARTHEST, DeformableWords, FieldWords
+from polyconv.dataclass import dataclass
 from polyconv.dtypes import Dtype
 from polyconv.kernels.convert import LLVM_NAMES, widen
 from polyconv.kernels.language import INT, Buffer, Mask, Module, Type, Value, vector

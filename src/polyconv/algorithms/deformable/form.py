@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from polyconv.algorithms.deformable.driver import Sampling, driver
 from polyconv.algorithms.deformable.words import CORNERS, FARTHEST, CopyWords, DeformableWords, FieldWords
 from polyconv.algorithms.form import Form, Forms
+from polyconv.dataclass import dataclass
 from polyconv.kernels.convert import LLVM_NAMES
 from polyconv.kernels.isa import lanes
 from polyconv.kernels.language import Type

@@ -9,7 +9,6 @@ Error: own bound, k eps sum|x||w|.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any, Self
 
 from polyconv.algorithms.dense.channel_panel import PanelWords
@@ -33,6 +32,7 @@ from polyconv.algorithms.dense.sizes import (
 from polyconv.algorithms.dense.tiles import edge_tables, walk_tables
 from polyconv.algorithms.dense.weights import block_words
 from polyconv.algorithms.form import Form, Forms
+from polyconv.dataclass import dataclass
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic
 from polyconv.kernels.isa import channel_tile as most_rows
 from polyconv.kernels.layout import Move

@@ -7,9 +7,8 @@ and calls moves and tiles through tables.  It must not know how boxes, blocks an
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from polyconv.algorithms.dense.channel_panel import PanelWords, pack_panel
+from polyconv.dataclass import dataclass
 from polyconv.kernels.fused import Walk
 from polyconv.kernels.language import INT, Buffer, Module, Value
 from polyconv.kernels.layout import MoveOut

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from polyconv.algorithms.dense.driver import ChunkList
+from polyconv.dataclass import dataclass
 from polyconv.lowering.bands import Bands
 from polyconv.lowering.sweep import Lines
 

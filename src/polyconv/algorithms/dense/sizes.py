@@ -6,8 +6,8 @@ It must not know which boxes are good.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
+from polyconv.dataclass import dataclass
 from polyconv.kernels.isa import Arithmetic, lanes
 from polyconv.kernels.tile import ROW_WORDS
 from polyconv.lowering.boxes import near_equal_sizes

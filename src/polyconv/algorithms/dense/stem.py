@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Self
 
 from polyconv.algorithms.dense.channel_panel import PanelWords
@@ -22,6 +22,7 @@ from polyconv.algorithms.dense.tiles import walk_tables
 from polyconv.algorithms.dense.weights import block_words
 from polyconv.algorithms.form import Form, Forms
 from polyconv.algorithms.least import least
+from polyconv.dataclass import dataclass
 from polyconv.kernels.isa import lanes, run_tiles
 from polyconv.kernels.layout import Move
 from polyconv.kernels.record import altered, counted_words, filled, words

@@ -8,7 +8,6 @@ in the same order.  Error: own bound, k eps sum|x||w|.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
 from typing import Any
 
 from numpy.typing import NDArray
@@ -27,6 +26,7 @@ from polyconv.algorithms.depthwise.situations import (
 from polyconv.algorithms.depthwise.slide import SlideForm
 from polyconv.algorithms.depthwise.taps import TapWords, row_place, workspace_of, write_list
 from polyconv.algorithms.form import Forms
+from polyconv.dataclass import dataclass
 from polyconv.kernels.depthwise_block import BlockOfOutputs, BlockSettings, DepthwiseBlock, depthwise_block
 from polyconv.kernels.language import INT, Buffer, Module, Value
 from polyconv.kernels.record import Functions, Link, Memory, Record, Word

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from polyconv.algorithms.depthwise.last_driver import ArrayWords, LastWords, OutputWords, PhaseWords, StepWords, driver
@@ -32,6 +32,7 @@ from polyconv.algorithms.depthwise.slide_plan import Plan, cost_of, cycles_of_ou
 from polyconv.algorithms.depthwise.taps import list_bytes, list_place, workspace_of
 from polyconv.algorithms.form import Forms
 from polyconv.algorithms.least import least
+from polyconv.dataclass import dataclass
 from polyconv.kernels.isa import ARITHMETIC
 from polyconv.kernels.layout import Move
 from polyconv.kernels.record import filled

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from polyconv.algorithms.depthwise import situations
 from polyconv.algorithms.depthwise.parts import ITEMS, cut_for_threads, tiles_by_size
@@ -26,6 +25,7 @@ from polyconv.algorithms.depthwise.situations import (
 )
 from polyconv.algorithms.depthwise.slide import SlideForm
 from polyconv.algorithms.form import Forms
+from polyconv.dataclass import dataclass
 from polyconv.kernels.depthwise_line import AHEAD, DepthwiseLine, Line, LineSettings, depthwise_line
 from polyconv.kernels.language import INT, Buffer, Module, Type, Value
 from polyconv.kernels.record import Functions, Link, Memory, Record, Word

@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from polyconv.algorithms.depthwise import situations
@@ -28,6 +27,7 @@ from polyconv.algorithms.depthwise.situations import (
 from polyconv.algorithms.depthwise.slide import SlideForm
 from polyconv.algorithms.depthwise.taps import TapWords, list_words, row_place, workspace_of, write_list
 from polyconv.algorithms.form import Forms
+from polyconv.dataclass import dataclass
 from polyconv.kernels.depthwise_plane import (
     DepthwisePlane,
     FirstStrip,

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -31,6 +30,7 @@ from polyconv.algorithms.depthwise.slide_driver import AheadWords, SlideWords, d
 from polyconv.algorithms.depthwise.slide_plan import Plan, cost_of, order_name, order_of, plan_of
 from polyconv.algorithms.depthwise.taps import KindWords, tap_words, workspace_of
 from polyconv.algorithms.form import Forms
+from polyconv.dataclass import dataclass
 from polyconv.kernels.depthwise import DepthwiseTile, Slide, SlideSettings, depthwise_tile
 from polyconv.kernels.isa import lanes
 from polyconv.kernels.language import Module

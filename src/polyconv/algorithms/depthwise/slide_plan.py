@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 from polyconv.algorithms.depthwise.parts import cut_for_threads, number_of_parts
 from polyconv.algorithms.depthwise.situations import channel_bytes, far_bytes, lane_of, rates_of
+from polyconv.dataclass import dataclass
 from polyconv.dtypes import Dtype
 from polyconv.lowering.situation import Situation
 from polyconv.lowering.sweep import Axis, Sweep, inside, mean_taps

@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.algorithms.dots.form import ChannelsForm, Part
+from polyconv.dataclass import dataclass
 from polyconv.kernels.isa import Arithmetic
 from polyconv.lowering.program import Operand, Program, Request
 from polyconv.lowering.situation import Situation

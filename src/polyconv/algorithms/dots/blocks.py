@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Self, TypeAlias
 
 import numpy as np
@@ -29,6 +29,7 @@ from polyconv.algorithms.dots.panel import panel_words
 from polyconv.algorithms.dots.situations import channel_bytes, narrow_arithmetic, padding_of, with_bias
 from polyconv.algorithms.dots.situations import integer_refusal as no_dots
 from polyconv.algorithms.form import Refusal
+from polyconv.dataclass import dataclass
 from polyconv.kernels.epilogue import Epilogue
 from polyconv.kernels.fused import FusedTile, WordWalk, of_sums
 from polyconv.kernels.isa import Arithmetic, lanes

@@ -5,10 +5,9 @@ A tile walks over runs of blocks of equally many output channels.  It must not k
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from polyconv.algorithms.dots.situations import packs_results, refusal, window_outputs
 from polyconv.algorithms.form import Form, Refusal
+from polyconv.dataclass import dataclass
 from polyconv.kernels.dots_pixels import DotPixels, PixelWalk, dot_pixels
 from polyconv.kernels.isa import Arithmetic, lanes
 from polyconv.kernels.language import Buffer, Module, Value

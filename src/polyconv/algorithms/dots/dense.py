@@ -12,7 +12,7 @@ Error: sums of integers are exact modulo 2^32; those of bf16 have an own bound, 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from polyconv.algorithms.dots.axes import OrderedForm
@@ -39,6 +39,7 @@ from polyconv.algorithms.dots.situations import (
 )
 from polyconv.algorithms.dots.weights import block_weights
 from polyconv.algorithms.form import Forms
+from polyconv.dataclass import dataclass
 from polyconv.kernels.fused import FusedTile, of_sums
 from polyconv.kernels.isa import Arithmetic, lanes, run_tiles
 from polyconv.kernels.layout import Move, MoveIn

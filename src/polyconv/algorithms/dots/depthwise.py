@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -22,6 +21,7 @@ from polyconv.algorithms.dots.blocks import Block, BlocksForm, line_offsets, ref
 from polyconv.algorithms.dots.form import Sizes
 from polyconv.algorithms.dots.situations import narrow_arithmetic
 from polyconv.algorithms.form import Forms
+from polyconv.dataclass import dataclass
 from polyconv.kernels.dots_depthwise import Window, depthwise_dot_row, depthwise_dot_tile, woven_channels
 from polyconv.kernels.fused import FusedTile, WordWalk
 from polyconv.kernels.isa import lanes

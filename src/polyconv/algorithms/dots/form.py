@@ -6,10 +6,10 @@ It must not know how boxes are chosen, or what a block of outputs is made of.
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
 from typing import Any
 
 from polyconv.algorithms.form import Form
+from polyconv.dataclass import dataclass
 from polyconv.kernels.isa import Arithmetic
 from polyconv.lowering.panel import header_bytes
 from polyconv.lowering.program import Program, Request, Step, program_of

@@ -8,7 +8,6 @@ Cost: the products, with words filled to whole groups.  Exact: sums are taken mo
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -19,6 +18,7 @@ from polyconv.algorithms.dots.blocks import Block, BlocksForm, block_channels, l
 from polyconv.algorithms.dots.form import Sizes
 from polyconv.algorithms.dots.situations import padding_of
 from polyconv.algorithms.form import Forms
+from polyconv.dataclass import dataclass
 from polyconv.kernels.dots_grouped import grouped_dot_tile, sum_count
 from polyconv.kernels.fused import FusedTile, WordWalk
 from polyconv.kernels.isa import Arithmetic, lanes

@@ -10,7 +10,7 @@ Exact: sums are taken modulo 2^32.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from polyconv.algorithms.dots.axes import OrderedForm
@@ -37,6 +37,7 @@ from polyconv.algorithms.dots.situations import (
 )
 from polyconv.algorithms.dots.weights import by_lanes, inner_weights
 from polyconv.algorithms.form import Forms
+from polyconv.dataclass import dataclass
 from polyconv.kernels.dots_inner import inner_tile
 from polyconv.kernels.fused import FusedTile, WordWalk, of_sums
 from polyconv.kernels.isa import Arithmetic, lanes

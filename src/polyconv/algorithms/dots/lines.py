@@ -9,7 +9,6 @@ Exact: sums are taken modulo 2^32; zero points as in ``situations``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from polyconv.algorithms.dots.dense import DenseForm
 from polyconv.algorithms.dots.situations import integer_refusal as no_dots
 from polyconv.algorithms.dots.situations import narrow_arithmetic, padding_of, with_bias
 from polyconv.algorithms.form import Form, Forms, Refusal
+from polyconv.dataclass import dataclass
 from polyconv.kernels.dots_lines import BYTES_OF_A_WORD, ByteLines, DotLines, dot_lines
 from polyconv.kernels.isa import ARITHMETIC, lanes
 from polyconv.kernels.language import Buffer, Module, Value, vector

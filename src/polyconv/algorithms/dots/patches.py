@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from polyconv.algorithms.dots.channel_blocks import (
@@ -41,6 +41,7 @@ from polyconv.algorithms.dots.situations import (
 from polyconv.algorithms.dots.weights import block_bytes, run_weights
 from polyconv.algorithms.form import Forms, Refusal
 from polyconv.algorithms.product.axes import folded_as_packed, is_inside, with_folded
+from polyconv.dataclass import dataclass
 from polyconv.kernels.dots_pixels import DotPixels, PixelWalk
 from polyconv.kernels.isa import Arithmetic, lanes
 from polyconv.kernels.language import INT, Buffer, Module, Value

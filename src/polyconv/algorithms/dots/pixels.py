@@ -13,7 +13,7 @@ Error: as in ``dense``, which adds the same products in the same order.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -47,6 +47,7 @@ from polyconv.algorithms.dots.situations import (
 )
 from polyconv.algorithms.dots.weights import block_bytes, run_weights
 from polyconv.algorithms.form import Forms, Refusal
+from polyconv.dataclass import dataclass
 from polyconv.kernels.dots_pixels import DotPixels, PixelWalk, stored_together
 from polyconv.kernels.isa import lanes
 from polyconv.kernels.language import INT, Module, vector

@@ -8,12 +8,13 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from polyconv.dataclass import dataclass
 from polyconv.kernels.dots_pixels import GAP_WORDS
 from polyconv.kernels.isa import Arithmetic
 from polyconv.lowering.boxes import near_equal

@@ -5,10 +5,9 @@ It must not know how tiles are chosen.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from polyconv.algorithms.careful import CarefulBox
 from polyconv.algorithms.fourier.words import FftWords
+from polyconv.dataclass import dataclass
 from polyconv.kernels.fft import ChannelProduct, PairProduct, Pairs, Pass, Scan
 from polyconv.kernels.language import INT, Buffer, Module, Type, Value, vector
 from polyconv.kernels.layout import MoveIn, MoveOut

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -22,6 +21,7 @@ from polyconv.algorithms.fourier.price import at_least, cost
 from polyconv.algorithms.fourier.program import step
 from polyconv.algorithms.fourier.spectra import FEW_TAPS
 from polyconv.algorithms.fourier.tiles import LEAST_TAPS, radices, tiles_of
+from polyconv.dataclass import dataclass
 from polyconv.dtypes import DTYPES
 from polyconv.lowering import packing
 from polyconv.lowering.program import Program, Request, program_of

@@ -12,11 +12,11 @@ It must not know what a plan costs.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from polyconv.algorithms.careful import box_bytes
 from polyconv.algorithms.depthwise.situations import refusal
 from polyconv.algorithms.fourier.tiles import Tile
+from polyconv.dataclass import dataclass
 from polyconv.kernels.isa import channel_tile, lanes
 from polyconv.lowering.situation import Situation, arith_of
 from polyconv.lowering.sweep import Sweep

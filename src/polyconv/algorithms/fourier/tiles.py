@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
 from functools import cache, lru_cache
 
+from polyconv.dataclass import dataclass
 from polyconv.kernels.fft import RADICES
 from polyconv.lowering.sweep import Axis
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
+from polyconv.dataclass import dataclass
 from polyconv.kernels.isa import Arithmetic, lanes, pixel_tiles
 from polyconv.lowering.boxes import boxes, near_equal_sizes
 from polyconv.lowering.moves import MOST_STEP, are_short, is_apart, row_cycles

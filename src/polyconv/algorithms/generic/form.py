@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from polyconv.algorithms.generic.cut import FUSED_CYCLES, Cut, cost, cut_of, cut
 from polyconv.algorithms.generic.driver import GenericWords, driver
 from polyconv.algorithms.generic.parts import in_pieces
 from polyconv.algorithms.least import least
+from polyconv.dataclass import dataclass
 from polyconv.kernels.fused import FusedTile, Walk
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes, pixel_tiles
 from polyconv.kernels.layout import Move

@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from polyconv.algorithms.dots.situations import (
@@ -35,6 +34,7 @@ from polyconv.algorithms.grouped.pieces import (
     place_words,
     tap_places,
 )
+from polyconv.dataclass import dataclass
 from polyconv.kernels.channel_sums import ENTRY_WORDS, LINE, ChannelSums, channel_sums_tile
 from polyconv.kernels.fused import FusedTile
 from polyconv.kernels.isa import ARITHMETIC, lanes

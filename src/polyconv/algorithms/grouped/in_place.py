@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from polyconv.algorithms.dense import direct
@@ -31,6 +30,7 @@ from polyconv.algorithms.grouped.pieces import (
 )
 from polyconv.algorithms.grouped.side_by_side import packed_weights, row_cycles, tile_functions, walks_of
 from polyconv.algorithms.least import least
+from polyconv.dataclass import dataclass
 from polyconv.kernels.fused import FusedTile, PlaceWalk
 from polyconv.kernels.isa import lanes, run_tiles
 from polyconv.kernels.signature import Address

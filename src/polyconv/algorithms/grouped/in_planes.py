@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from numpy.typing import NDArray
@@ -27,6 +26,7 @@ from polyconv.algorithms.grouped.pieces import (
     tap_places,
     walked_step,
 )
+from polyconv.dataclass import dataclass
 from polyconv.kernels.fused import FusedTile, PlaceWalk
 from polyconv.kernels.isa import lanes
 from polyconv.kernels.plane import entry_words, plane_tile

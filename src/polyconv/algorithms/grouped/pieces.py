@@ -10,12 +10,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 
+from polyconv.dataclass import dataclass
 from polyconv.kernels.fused import PlaceWalk
 from polyconv.kernels.language import Buffer, Module, Value
 from polyconv.kernels.record import Counted, CountedRows, Function, Memory, Record, Table, Word, counted_words, filled

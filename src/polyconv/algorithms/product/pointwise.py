@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -39,6 +39,7 @@ from polyconv.algorithms.product.pointwise_cut import (
 )
 from polyconv.algorithms.product.pointwise_driver import driver, panel_driver, pointwise_words
 from polyconv.algorithms.product.sets import Early, most_pixels, packed_weights, product_words
+from polyconv.dataclass import dataclass
 from polyconv.kernels.isa import channel_tile, lanes
 from polyconv.kernels.record import filled
 from polyconv.lowering.boxes import busiest, in_pieces, thread_parts

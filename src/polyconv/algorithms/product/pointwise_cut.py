@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from polyconv.algorithms.product.axes import folded_as_packed
 from polyconv.algorithms.product.sets import (
@@ -17,6 +17,7 @@ from polyconv.algorithms.product.sets import (
     pixel_cycles,
     square_cycles,
 )
+from polyconv.dataclass import dataclass
 from polyconv.kernels.convert import LLVM_NAMES
 from polyconv.kernels.isa import channel_tile, lanes, pixel_tiles, square_tile
 from polyconv.lowering.boxes import boxes, near_equal_sizes

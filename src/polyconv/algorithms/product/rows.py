@@ -7,8 +7,7 @@ place, or to a slot in the workspace and on by a move that applies the epilogue.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from polyconv.dataclass import dataclass
 from polyconv.kernels.language import INT, Buffer, Module, Value
 from polyconv.kernels.layout import MoveOut
 from polyconv.kernels.point import ListedPointTile, PointTile

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.algorithms.product.rows import OutputSet, ProductWords
+from polyconv.dataclass import dataclass
 from polyconv.kernels.fused import FusedTile, of_sums
 from polyconv.kernels.isa import Arithmetic, channel_tile, lanes, pixel_tiles, square_tile
 from polyconv.kernels.language import Module

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
 
 from polyconv.algorithms.product.axes import is_inside
+from polyconv.dataclass import dataclass
 from polyconv.kernels.isa import lanes
 from polyconv.kernels.language import Buffer, Module
 from polyconv.kernels.layout import Move, MoveIn

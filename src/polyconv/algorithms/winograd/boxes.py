@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
 from typing import Any
 
 from polyconv.algorithms.careful import box_bytes
@@ -19,6 +18,7 @@ from polyconv.algorithms.winograd.case import Case
 from polyconv.algorithms.winograd.schemes import lines_of
 from polyconv.algorithms.winograd.tiles import UNCUT, Cut, Cuts, cuts, halves, tile_count
 from polyconv.algorithms.winograd.words import ZERO_BYTES
+from polyconv.dataclass import dataclass
 from polyconv.kernels.tile import ROW_WORDS
 from polyconv.lowering.bands import Bands, bands
 from polyconv.lowering.panel import header_bytes

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 import operator
-from dataclasses import dataclass
 from functools import cache
 from typing import Self
 
 from polyconv.algorithms.winograd.schemes import NONE, Phase, phases
+from polyconv.dataclass import dataclass
 from polyconv.kernels.isa import Arithmetic, lanes
 from polyconv.kernels.transform import Scheme
 from polyconv.lowering.situation import Situation

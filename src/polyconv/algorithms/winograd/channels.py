@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -26,6 +26,7 @@ from polyconv.algorithms.winograd.case import Case
 from polyconv.algorithms.winograd.cost import cycles
 from polyconv.algorithms.winograd.schemes import NONE, factor, pairs
 from polyconv.algorithms.winograd.sharing import shared
+from polyconv.dataclass import dataclass
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic
 from polyconv.kernels.transform import Scheme
 from polyconv.lowering import packing

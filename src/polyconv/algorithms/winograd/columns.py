@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from polyconv.algorithms import careful
 from polyconv.algorithms.careful import CarefulBox, CarefulWords, box_bytes
 from polyconv.algorithms.form import Form
 from polyconv.algorithms.winograd.schemes import factor
+from polyconv.dataclass import dataclass
 from polyconv.kernels.language import Buffer, Module, Value
 from polyconv.kernels.record import Function, Memory, Record, Word
 from polyconv.kernels.rows import ENTRY_WORDS

@@ -7,10 +7,10 @@ knows words, not how they were chosen.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from polyconv.algorithms.winograd import words
 from polyconv.algorithms.winograd.words import BoxInputs, ChannelWords, JoinedRows, RepairBlock, TileBox, TileRun
+from polyconv.dataclass import dataclass
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
 from polyconv.kernels.layout import MoveOut
 from polyconv.kernels.record import word_count

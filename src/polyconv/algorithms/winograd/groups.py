@@ -10,7 +10,6 @@ Cost: half the products of a direct sum, with lanes filled to whole groups, and 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -22,6 +21,7 @@ from polyconv.algorithms.grouped.side_by_side import block_count, lanes_used, mo
 from polyconv.algorithms.winograd import columns
 from polyconv.algorithms.winograd.boxes import odd_lines
 from polyconv.algorithms.winograd.columns import SCHEME, Box, ColumnsForm, ColumnWords, Sizes, column_words
+from polyconv.dataclass import dataclass
 from polyconv.kernels.fused import Walk, of_sums
 from polyconv.kernels.grouped import ColumnsIn, ColumnsOut, columns_in, columns_out
 from polyconv.kernels.isa import lanes

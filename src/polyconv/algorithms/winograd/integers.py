@@ -10,7 +10,7 @@ weights is known when they are packed.  Cost: the products, and transforms in pr
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from polyconv.algorithms.dots.situations import integer_refusal as no_dots
 from polyconv.algorithms.form import Form, Forms
 from polyconv.algorithms.winograd.boxes import odd_lines
 from polyconv.algorithms.winograd.words import ZERO_BYTES
+from polyconv.dataclass import dataclass
 from polyconv.kernels.epilogue import Epilogue
 from polyconv.kernels.fused import FusedTile, of_sums
 from polyconv.kernels.isa import ARITHMETIC, channel_tile, lanes

@@ -7,7 +7,6 @@ lie together, multiplied point by point and transformed back to its place.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -17,6 +16,7 @@ from polyconv.algorithms.form import Forms
 from polyconv.algorithms.winograd import columns
 from polyconv.algorithms.winograd.boxes import odd_lines
 from polyconv.algorithms.winograd.columns import SCHEME, Box, ColumnsForm, ColumnWords, Sizes, column_words, in_tiles
+from polyconv.dataclass import dataclass
 from polyconv.kernels.isa import Arithmetic, lanes, pixel_tiles
 from polyconv.kernels.language import INT, Module, Value
 from polyconv.kernels.layout import Move

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
 from functools import lru_cache
 
 from polyconv.algorithms.woven.driver import RowWords
+from polyconv.dataclass import dataclass
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes, pixel_tiles
 from polyconv.kernels.record import word_count
 from polyconv.lowering.boxes import boxes, near_equal

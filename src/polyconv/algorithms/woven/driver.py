@@ -7,8 +7,7 @@ along the flattened box, into slots from which rows are moved.  It must not know
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from polyconv.dataclass import dataclass
 from polyconv.kernels.language import INT, Buffer, Module, Value
 from polyconv.kernels.layout import MoveIn, MoveOut
 from polyconv.kernels.move_rows import RowsOut

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from polyconv.algorithms.form import Form, Forms
 from polyconv.algorithms.woven.cut import Cut, Taps, arithmetic_of, cost, cut, heights, taps_along
 from polyconv.algorithms.woven.driver import PhaseWords, SetWords, WovenWords, address
+from polyconv.dataclass import dataclass
 from polyconv.kernels.fused import FusedTile, of_sums
 from polyconv.kernels.isa import lanes
 from polyconv.kernels.layout import Move

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from polyconv.dataclass import dataclass
 from polyconv.errors import ArgumentError
 from polyconv.target import LEVELS
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import flatbuffers
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from polyconv.benchmark.engines.qdq import check_rescaled, zero_points_and_scales
 from polyconv.benchmark.engines.ready import Lacking, Ready, Task, channels_last, check_geometry, check_plain
 from polyconv.conformance.operands import Operands
+from polyconv.dataclass import dataclass
 from polyconv.problem.extents import effective_kernel
 from polyconv.problem.problem import Problem
 

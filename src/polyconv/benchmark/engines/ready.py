@@ -6,12 +6,13 @@ The contract between the worker and the files of the guests, nothing else.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from polyconv.dataclass import dataclass
 from polyconv.problem.problem import Problem
 
 __all__ = ["Lacking", "Ready", "Task", "channels_last", "check_geometry", "check_plain", "keeping"]

@@ -8,8 +8,7 @@ Where x or w is not finite, l is no number: results that are not finite are done
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from polyconv.dataclass import dataclass
 from polyconv.gpu.language import F32, I32, I64, Kernel, Type, Value
 
 __all__ = ["ARITHMETIC", "PASSES", "Arithmetic", "halves"]

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
+from polyconv.dataclass import dataclass
 from polyconv.dtypes import DTYPES
 from polyconv.gpu.geometry import Geometry, Lie, OfGeometry
 from polyconv.gpu.kernels.finish import ELEMENTS, Finish, sum_type

@@ -11,9 +11,9 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from typing import ClassVar
 
+from polyconv.dataclass import dataclass
 from polyconv.dtypes import DTYPES, Dtype
 from polyconv.gpu.geometry import Geometry, OfGeometry, reaches_out
 from polyconv.gpu.kernels.finish import ELEMENTS, Finish, quantity, sum_type

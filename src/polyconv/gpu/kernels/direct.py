@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 
+from polyconv.dataclass import dataclass
 from polyconv.dtypes import DTYPES
 from polyconv.gpu.geometry import Geometry, OfGeometry, reaches_out
 from polyconv.gpu.kernels.finish import ELEMENTS, Finish, quantity, sum_type

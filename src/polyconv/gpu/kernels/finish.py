@@ -6,8 +6,8 @@ The order and the meaning are those of ``problem/oracle.py``.  It must not know 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from polyconv.dataclass import dataclass
 from polyconv.dtypes import DTYPES, Dtype
 from polyconv.gpu.geometry import Geometry, Quantities
 from polyconv.gpu.language import F32, I32, I64, Kernel, Pointer, Type, Value

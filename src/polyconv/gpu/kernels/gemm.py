@@ -14,9 +14,9 @@ reading the others' in a fixed order: one launch, no memory beyond the result, a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
+from polyconv.dataclass import dataclass
 from polyconv.dtypes import DTYPES
 from polyconv.gpu.geometry import Geometry, OfGeometry
 from polyconv.gpu.kernels.finish import ELEMENTS, quantity

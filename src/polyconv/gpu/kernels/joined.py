@@ -6,9 +6,9 @@ Extents and steps are told to a launch, so that one code per type is enough.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import ClassVar
 
+from polyconv.dataclass import dataclass
 from polyconv.dtypes import DTYPES
 from polyconv.gpu.kernels.finish import ELEMENTS
 from polyconv.gpu.language import I64, Kernel, Pointer, Value

@@ -9,9 +9,9 @@ layer needs no new code for them.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import ClassVar
 
+from polyconv.dataclass import dataclass
 from polyconv.dtypes import DTYPES, Dtype
 from polyconv.gpu.kernels.finish import ELEMENTS
 from polyconv.gpu.language import F32, I32, I64, Kernel, Pointer, Type, Value

@@ -11,8 +11,7 @@ Three passes, parts and the shares of a cluster are as in ``gemm``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from polyconv.dataclass import dataclass
 from polyconv.gpu.geometry import Geometry, OfGeometry
 from polyconv.gpu.kernels.arithmetic import ARITHMETIC, Arithmetic
 from polyconv.gpu.kernels.patch_block import PATCHES, ROW, Block

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import ClassVar
 
+from polyconv.dataclass import dataclass
 from polyconv.dtypes import DTYPES
 from polyconv.gpu.geometry import Geometry, OfGeometry, reaches_out
 from polyconv.gpu.kernels.finish import ELEMENTS, Finish, quantity, sum_type

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass
 
+from polyconv.dataclass import dataclass
 from polyconv.gpu.geometry import Geometry, Lie
 from polyconv.gpu.kernels.finish import Finish
 from polyconv.gpu.kernels.repair import Product, exact_sum, is_finite

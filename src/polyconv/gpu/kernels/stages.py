@@ -7,9 +7,9 @@ inputs have a zero point, padding is read from an array of its own.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from polyconv.dataclass import dataclass
 from polyconv.gpu.geometry import reaches_out
 from polyconv.gpu.language import Kernel, Pointer, Value, both
 from polyconv.lowering.sweep import Axis

@@ -10,9 +10,9 @@ layer, and ``Padding`` makes the bytes that kernels read where padding is.  ``zw
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
+from polyconv.dataclass import dataclass
 from polyconv.dtypes import DTYPES
 from polyconv.gpu.geometry import Quantities
 from polyconv.gpu.kernels.finish import ELEMENTS, quantity

@@ -7,9 +7,9 @@ GPU finds, so nobody can be told.  It must not know operators.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from polyconv.dataclass import dataclass
 from polyconv.gpu.language import I64, Kernel, Pointer, Type
 from polyconv.operators.on_gpu.launching import Launching
 from polyconv.operators.on_gpu.walk import OfElements, Walk, thread_number

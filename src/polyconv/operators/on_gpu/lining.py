@@ -6,8 +6,8 @@ A line is read two or three times, the later ones from caches.  It must not know
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from polyconv.dataclass import dataclass
 from polyconv.dtypes import DTYPES
 from polyconv.gpu.kernels.finish import ELEMENTS
 from polyconv.gpu.language import I64, Kernel, Pointer, Type, Value

@@ -6,10 +6,11 @@ as weights are once.  It must not know operators.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from polyconv.dataclass import dataclass
 from polyconv.errors import Unsupported
 from polyconv.gpu.device import device
 from polyconv.gpu.forms import products

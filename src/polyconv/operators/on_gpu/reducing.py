@@ -6,8 +6,8 @@ It must not know operators.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from polyconv.dataclass import dataclass
 from polyconv.dtypes import DTYPES
 from polyconv.gpu.kernels.finish import ELEMENTS
 from polyconv.gpu.language import Kernel, Pointer, Value

@@ -6,9 +6,9 @@ It must not know operators.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from polyconv.dataclass import dataclass
 from polyconv.gpu.kernels.finish import ELEMENTS
 from polyconv.gpu.language import Kernel, Pointer, Value
 from polyconv.operators.on_gpu.launching import Launching

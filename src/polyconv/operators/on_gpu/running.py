@@ -9,11 +9,12 @@ import math
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from polyconv.dataclass import dataclass
 from polyconv.dtypes import of_array
 from polyconv.errors import ArgumentError
 from polyconv.gpu.arrays import GpuArray, current_stream, to_gpu

@@ -6,8 +6,8 @@ Axes that stay as they are have no tables.  It must not know operators.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from polyconv.dataclass import dataclass
 from polyconv.gpu.kernels.finish import ELEMENTS
 from polyconv.gpu.language import I32, I64, Kernel, Pointer, Value, Variable
 from polyconv.operators.on_gpu.teams import loaded, stored, summed_in

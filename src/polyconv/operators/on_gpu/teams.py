@@ -8,8 +8,8 @@ which order, follows from the extents alone.  It must not know what is taken tog
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from polyconv.dataclass import dataclass
 from polyconv.dtypes import DTYPES
 from polyconv.gpu.kernels.finish import ELEMENTS
 from polyconv.gpu.language import Kernel, Pointer, Type, Value

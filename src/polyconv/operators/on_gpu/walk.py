@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from polyconv.dataclass import dataclass
 from polyconv.gpu.language import I32, I64, Kernel, Type, Value
 
 __all__ = ["OfElements", "Walk", "thread_number"]

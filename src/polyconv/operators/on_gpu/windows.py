@@ -8,8 +8,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from polyconv.dataclass import dataclass
 from polyconv.dtypes import DTYPES
 from polyconv.gpu.kernels.finish import ELEMENTS
 from polyconv.gpu.language import I64, Kernel, Pointer, Value, both
