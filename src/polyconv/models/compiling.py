@@ -234,8 +234,9 @@ def _make_all(
             facts.note(foretold(group[0], own[group[0]], known, constants))
             reads, segment = own_segment(group[0], own[group[0]], known, constants, making.maker(group[0]))
             _add(making, Step(_of_file(group), reads, group[0].outputs, segment))
-            if (price := joining(group[0], _copied(making, reads))) is not None:
-                making.layout.others.append(price)
+            joined = joining(group[0], _copied(making, reads)) if group[0].op == "Concat" else None
+            if joined is not None:
+                making.layout.others.append(joined)
         else:
             _make_group(making, group, outputs)
 
