@@ -40,6 +40,11 @@ def _whole(*inputs: Known) -> bool:
     return all(np.dtype(x.dtype).kind in "iu" for x in inputs)
 
 
+def _alike(*inputs: Known) -> bool:
+    """Whether all are of one type."""
+    return len({x.dtype for x in inputs}) == 1
+
+
 def _rank(x: Known) -> int | None:
     return None if x.dims is None else len(x.dims)
 
@@ -80,8 +85,8 @@ def _size(operation: Operation, inputs: Sequence[Known]) -> View | str:
 def _constant_of_shape(operation: Operation, inputs: Sequence[Known]) -> View | str:
     """One number everywhere, in the memory of one."""
     value, dims = operation.attributes.get("value", np.zeros(1, np.float32)), inputs[0].dims
-    if not isinstance(value, np.ndarray) or value.size != 1 or not _whole(inputs[0]):
-        return "its value is no array of one number"
+    if not isinstance(value, np.ndarray) or value.size != 1 or inputs[0].dtype != "int64":
+        return "its value is no array of one number, or its shape of another type"
 
     def look(shape: Array) -> Array:
         if shape.ndim != 1 or (shape < 0).any():
@@ -93,8 +98,8 @@ def _constant_of_shape(operation: Operation, inputs: Sequence[Known]) -> View | 
 
 
 def _range(operation: Operation, inputs: Sequence[Known]) -> View | str:
-    if len(inputs) != 3:
-        return "it needs a start, a limit and a step"
+    if len(inputs) != 3 or not _alike(*inputs):
+        return "it needs a start, a limit and a step of one type"
 
     def look(*given: Array) -> Array:
         start, limit, step = (x.item() for x in given)  # one element, or an error that says so
@@ -115,7 +120,7 @@ def _product(operation: Operation, inputs: Sequence[Known]) -> View | str:
     given = inputs[1].value.reshape(-1).tolist() if len(inputs) > 1 and inputs[1].value is not None else a.get("axes")
     if not given and a.get("noop_with_empty_axes", 0):
         return "it has no axes"
-    axes, keepdims = tuple(given) if given else None, bool(a.get("keepdims", 1))
+    axes, keepdims = tuple(given) if given else None, a.get("keepdims", 1) == 1
 
     def look(x: Array, *_: Array) -> Array:
         made: Array = np.prod(x, axes, dtype=x.dtype, keepdims=keepdims)
@@ -129,7 +134,7 @@ def _largest(operation: Operation, inputs: Sequence[Known]) -> View | str:
     a = operation.attributes
     if a.get("select_last_index", 0) or np.dtype(inputs[0].dtype).kind not in "iuf":
         return "the last of equal elements is asked for, or they are of another type"
-    find, keepdims = np.argmax if operation.op == "ArgMax" else np.argmin, bool(a.get("keepdims", 1))
+    find, keepdims = np.argmax if operation.op == "ArgMax" else np.argmin, a.get("keepdims", 1) == 1
 
     def look(x: Array) -> Array:
         axis = _axis(operation, x, 0)
@@ -143,9 +148,9 @@ def _largest(operation: Operation, inputs: Sequence[Known]) -> View | str:
 
 def _ordered(operation: Operation, inputs: Sequence[Known]) -> View | str:
     """TopK of whole numbers: equal ones in the order of their places."""
-    if len(inputs) != 2 or not _whole(*inputs):
-        return "numbers that are no counts, of which there may be many"
-    is_largest = operation.attributes.get("largest", 1)
+    if len(inputs) != 2 or not _whole(*inputs) or operation.attributes.get("sorted", 1) != 1:
+        return "numbers that are no counts, of which there may be many, or in any order"
+    is_largest = operation.attributes.get("largest", 1) == 1
 
     def look(inputs: Sequence[Array | None]) -> Sequence[Array]:
         x, asked = inputs[0], inputs[1]
@@ -190,8 +195,10 @@ def _picked(operation: Operation, inputs: Sequence[Known]) -> View | str:
 
 def _scattered(operation: Operation, inputs: Sequence[Known]) -> View | str:
     """ScatterElements of whole numbers."""
-    if len(inputs) != 3 or not _whole(*inputs) or operation.attributes.get("reduction", "none") != "none":
-        return "it sums, or its numbers are no counts"
+    if len(inputs) != 3 or not _whole(*inputs) or not _alike(inputs[0], inputs[2]):
+        return "its numbers are no counts of one type"
+    if operation.attributes.get("reduction", "none") not in ("none", b"none"):
+        return "it sums"
 
     def look(x: Array, places: Array, updates: Array) -> Array:
         axis = _axis(operation, x, 0)
@@ -240,6 +247,8 @@ def _outer(operation: Operation, inputs: Sequence[Known]) -> View | str:
     is_plain = all(letter.isascii() and letter.isalpha() for letter in letters)
     if not arrow or not is_plain or letters != set(made) or len(made) != len(letters) or len(letters) > _LETTERS:
         return "it sums products"
+    if not _alike(*inputs):
+        return "its inputs are of several types"
     return _counts(_one(lambda *given: np.einsum(terms, *given)), inputs[0].dtype, _open(len(made)))
 
 
