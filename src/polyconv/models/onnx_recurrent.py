@@ -14,7 +14,6 @@ from polyconv.models.elements import type_of
 from polyconv.models.graph import Array, Node
 from polyconv.models.native import OWN
 from polyconv.models.rewriting import Change, View
-from polyconv.operators.recurrence import GATES, UNITS
 
 __all__ = ["recurrent"]
 
@@ -35,6 +34,8 @@ def recurrent(node: Node, view: View) -> Change | None:
     w, r, b = (view.constant(node, at) for at in (1, 2, 3))
     if w is None or r is None or peepholes or node.version < 7 or not _is_plain(node):
         return None
+    from polyconv.operators.recurrence import GATES  # here, as few networks need it
+
     value, direction = view.values.get(x), str(a.get("direction", "forward"))
     directions, gates = 2 if direction == "bidirectional" else 1, GATES[kind]
     if value is None or value.type != type_of(w.dtype) or w.dtype not in (np.float32, np.float64) or w.ndim != 3:
@@ -85,5 +86,7 @@ def _is_plain(node: Node) -> bool:
 
 def _padded(array: Array) -> Array:
     """States of each gate with zeros behind them, up to a multiple of ``UNITS``."""
+    from polyconv.operators.recurrence import UNITS
+
     states = array.shape[2]
     return np.pad(array, ((0, 0), (0, 0), (0, -states % UNITS), (0, 0)))
