@@ -9,6 +9,7 @@ also at the borders, if what is padded there is z and not absent; so weights are
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -81,8 +82,8 @@ def constant_zero(conv: Node, view: View) -> Change | None:
         x = view.fresh(f"padded integers of {y}")
         nodes.append(replace(quantise, inputs=(padded, *quantise.inputs[1:]), outputs=(x,), origin=None,
                              stands_for=quantise.of_file))  # fmt: skip
-    zero_of_w = np.zeros((), np.int64) if zeros is None else zeros.astype(np.int64).reshape(-1, *(1,) * (rank + 1))
-    sums = (weights.astype(np.int64) - zero_of_w).sum(axis=tuple(range(1, rank + 2)))
+    zero_of_w = 0 if zeros is None else zeros.astype(np.int64).reshape(-1)
+    sums = weights.sum(axis=tuple(range(1, rank + 2)), dtype=np.int64) - math.prod(weights.shape[1:]) * zero_of_w
     wrapped = sums.astype(np.int32).reshape(-1, *(1,) * rank)  # modulo 2^32, as all of it is
     none = held("zero", np.zeros((), np.uint8 if value.type != "tensor(int8)" else np.int8))
     attributes = {name: given for name, given in conv.attributes.items() if name not in ("pads", "auto_pad")}
