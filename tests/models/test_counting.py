@@ -22,19 +22,19 @@ KINDS = {
 }  # fmt: skip
 
 
-def _model(op: str, feeds: list[np.ndarray], outputs: int, open_: bool, opset: int, **attributes: Any) -> ModelProto:
+def _model(op: str, feeds: list[np.ndarray], outputs: int, open_: bool, **attributes: Any) -> ModelProto:
     names = [f"x{at}" for at in range(len(feeds))]
     shapes = [[None] * x.ndim if open_ else list(x.shape) for x in feeds]
     inputs = [info(name, shape, KINDS[x.dtype]) for name, shape, x in zip(names, shapes, feeds, strict=True)]
     made = [f"y{at}" for at in range(outputs)]
-    return onnx_model([node(op, names, made, "it", **attributes)], inputs, made, opset=opset)
+    return onnx_model([node(op, names, made, "it", **attributes)], inputs, made)
 
 
-def _check(op: str, *feeds: np.ndarray, outputs: int = 1, opset: int = 17, close: bool = False, may_be_open: bool = True,
+def _check(op: str, *feeds: np.ndarray, outputs: int = 1, close: bool = False, may_be_open: bool = True,
            **attributes: Any) -> None:  # fmt: skip
     """Whether extents are known before a run or not, twice each, and a third time with what a replay does."""
     for open_ in (False, True)[: 1 + may_be_open]:
-        model = _model(op, list(feeds), outputs, open_, opset, **attributes)
+        model = _model(op, list(feeds), outputs, open_, **attributes)
         named = {f"x{at}": x for at, x in enumerate(feeds)}
         want = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
         wanted = want.run(None, named)
@@ -132,7 +132,7 @@ def test_angles(op: str) -> None:
     ("ScatterElements", [random(3), np.array([1]), random(1)], {}),
 ])  # fmt: skip
 def test_what_is_no_count_is_left_to_others(op: str, feeds: list[np.ndarray], attributes: dict[str, Any]) -> None:
-    made = session(_model(op, feeds, 2 if op == "TopK" else 1, False, 17, **attributes))
+    made = session(_model(op, feeds, 2 if op == "TopK" else 1, False, **attributes))
     assert {record.engine for record in made.nodes} == {"onnxruntime"}
     made.run(None, {f"x{at}": x for at, x in enumerate(feeds)})
 
@@ -153,7 +153,7 @@ def test_what_is_no_count_is_left_to_others(op: str, feeds: list[np.ndarray], at
 def test_what_cannot_be_computed_names_the_node_and_the_session_works_afterwards(
     op: str, good: list[np.ndarray], bad: list[np.ndarray], attributes: dict[str, Any]
 ) -> None:
-    made = session(_model(op, good, 2 if op == "TopK" else 1, True, 17, **attributes))
+    made = session(_model(op, good, 2 if op == "TopK" else 1, True, **attributes))
     for _ in range(2):
         with pytest.raises(Error, match=rf"{op}.*it"):
             made.run(None, {f"x{at}": x for at, x in enumerate(bad)})
