@@ -90,7 +90,10 @@ class Weights:
         if p.w_dtype.bits != 8 or p.x_dtype.bits != 8 or p.groups > 1 or not self.narrow_and_light(p)[0]:
             return CERTAIN
         if self._crowded is None:
-            w = (self.given() - self._zero_points(p).reshape(-1, *(1,) * (self.w.ndim - 1))).astype(np.int8)
+            w, zero = self.given(), self._zero_points(p)
+            if zero.any():
+                w = w - zero.astype(np.int16).reshape(-1, *(1,) * (w.ndim - 1))
+            w = w.astype(np.int8, copy=False)
             w = w.swapaxes(0, 1) if p.op == "conv_transpose" else w
             self._crowded = crowded(w.reshape(p.m, p.c, math.prod(p.k)))
         return self._crowded

@@ -149,7 +149,7 @@ class DenseForm(OrderedForm):
         block_lists = 0
         if arith.presummed:
             weights, apart = presummed(r, sweep, sizes, w, words)
-            found, before = row_bands(arith, sweep), apart.shape[1]
+            found, before = row_bands(arith, sweep), apart.shape[1]  # there are no rows before, but these behind
             rows = block_row_lists(sweep[:-1], entries_of_blocks(entries, apart, word_step), 3, found)
             block_lists = len(taps_of_lists(sweep[:-1], found))
             keep.append(apart)
