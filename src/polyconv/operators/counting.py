@@ -172,12 +172,9 @@ def _ordered(operation: Operation, inputs: Sequence[Known]) -> View | str:
         extent = x.shape[axis]
         if not 0 <= count <= extent:
             raise ArgumentError(f"it has {extent} elements along axis {axis}, of which {count} are asked for")
-        if is_largest:  # from the back, so that of equal ones the first comes last before all are turned
-            order = extent - 1 - np.flip(np.argsort(np.flip(x, axis), axis, kind="stable"), axis)
-        else:
-            order = np.argsort(x, axis, kind="stable")
-        at = np.take(order, np.arange(count), axis)
-        return [np.take_along_axis(x, at, axis), at.astype(np.int64)]
+        order = np.argsort(~x if is_largest else x, axis, kind="stable")  # -1 - x: its order is the other way round
+        at = order[(slice(None),) * axis + (slice(count),)]
+        return [x[at] if x.ndim == 1 else np.take_along_axis(x, at, axis), at.astype(np.int64, copy=False)]
 
     return View(look, "", True, _open(_rank(inputs[0])), (inputs[0].dtype, "int64"))
 
