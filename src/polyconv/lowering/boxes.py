@@ -189,7 +189,7 @@ def block_row_lists(axes: Sweep, of_blocks: Sequence[Sequence[Sequence[int]]], e
     """The same for blocks that have entries of their own: the lists of a block follow those of the one before it."""
     entries: list[int] = []
     lists: list[ListWords] = []
-    of_lists = list(taps_of_lists(axes, found))
+    of_lists = taps_of_lists(axes, found)
     for of_taps in of_blocks:
         for taps in of_lists:
             begin = len(entries)

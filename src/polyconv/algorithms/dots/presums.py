@@ -40,17 +40,16 @@ def presummed(r: Request, sweep: Sweep, sizes: Sizes, w: NDArray[Any], words: in
     apart : array
         (blocks, rows): the step whose word each of those rows is multiplied with; -1 for rows that fill up a block.
     """
-    found: list[tuple[NDArray[Any], NDArray[np.int64]]] = []
+    lane, found = lanes(r.target, r.arith), list[tuple[NDArray[Any], NDArray[np.int64]]]()
 
     def both() -> tuple[NDArray[Any], NDArray[np.int64]]:
         if not found:
             told: list[tuple[NDArray[Any], Back]] = []
             alone = replace(r, packed=lambda key, make: make(), moved=lambda w, packed, back: told.append((w, back)))
             packed = block_weights(alone, sweep, sizes, w, words)
-            over = [beyond(block.astype(np.int16)) for block in _blocks(r, sizes, packed)]
-            weights, apart = _with_rows(r, sizes, packed, over)
+            weights, apart = _with_rows(packed, sizes, lane)
             for given, back in told:
-                r.moved(given, weights, partial(_put_back, r=r, sizes=sizes, apart=apart, back=back))
+                r.moved(given, weights, partial(_put_back, sizes=sizes, lane=lane, apart=apart, back=back))
             found.append((weights, apart))
         return found[0]
 
@@ -83,9 +82,9 @@ def entries_of_blocks(entries: Sequence[Sequence[int]], apart: NDArray[np.int64]
     return found
 
 
-def _blocks(r: Request, sizes: Sizes, packed: NDArray[Any]) -> Iterator[NDArray[np.int8]]:
+def _blocks(packed: NDArray[Any], sizes: Sizes, lane: int) -> Iterator[NDArray[np.int8]]:
     """Blocks of packed weights, (steps, outputs, 2, 2): the last one may have fewer outputs."""
-    lane, end = lanes(r.target, r.arith), 0
+    end = 0
     all_vectors = (sizes.blocks - 1) * sizes.vectors + sizes.last_vectors
     for vectors in (*[sizes.vectors] * (sizes.blocks - 1), sizes.last_vectors):
         shape = (packed.size // (all_vectors * lane * 4), vectors * lane, 2, 2)
@@ -93,14 +92,14 @@ def _blocks(r: Request, sizes: Sizes, packed: NDArray[Any]) -> Iterator[NDArray[
         yield packed[begin:end].reshape(shape)
 
 
-def _with_rows(r: Request, sizes: Sizes, packed: NDArray[Any], over: Sequence[NDArray[np.int16]]
-               ) -> tuple[NDArray[Any], NDArray[np.int64]]:  # fmt: skip
-    """Packed weights less what is ``over``, with rows of that, and the steps of these rows."""
+def _with_rows(packed: NDArray[Any], sizes: Sizes, lane: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Packed weights less what they have beyond their room, with rows of that, and the steps of these rows."""
+    over = [beyond(block.astype(np.int16)) for block in _blocks(packed, sizes, lane)]
     steps = [np.nonzero(some.any(axis=(1, 2)))[0] for some in over]
     apart, found = np.full((len(over), max(map(len, steps))), -1, np.int64), list[NDArray[Any]]()
     if not apart.size:
         return packed, apart
-    for block, some, of_block, which in zip(_blocks(r, sizes, packed), over, steps, apart, strict=True):
+    for block, some, of_block, which in zip(_blocks(packed, sizes, lane), over, steps, apart, strict=True):
         which[: len(of_block)] = of_block
         w = np.concatenate([block, np.zeros((len(which), *block.shape[1:]), block.dtype)])
         w[: len(block), ..., 0] -= some.astype(block.dtype)  # modulo 2^8: what is left is a number of i8
@@ -109,11 +108,11 @@ def _with_rows(r: Request, sizes: Sizes, packed: NDArray[Any], over: Sequence[ND
     return as_aligned(np.concatenate(found)), apart
 
 
-def _put_back(weights: NDArray[Any], target: NDArray[Any], *, r: Request, sizes: Sizes, apart: NDArray[np.int64],
+def _put_back(weights: NDArray[Any], target: NDArray[Any], *, sizes: Sizes, lane: int, apart: NDArray[np.int64],
               back: Back) -> None:  # fmt: skip
     """Write weights with rows as they were given, by what writes those without rows."""
     found = []
-    for w, steps in zip(_blocks(r, sizes, weights), apart, strict=True):
+    for w, steps in zip(_blocks(weights, sizes, lane), apart, strict=True):
         block, rows = w[: len(w) - len(steps)].copy(), w[len(w) - len(steps) :]
         np.add.at(block, steps[steps >= 0], rows[steps >= 0])
         found.append(block.ravel())

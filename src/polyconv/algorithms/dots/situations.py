@@ -68,6 +68,11 @@ def arithmetic_of(s: Situation) -> Arithmetic:
     return ARITHMETIC["u8s8" if s.target.vnni and s.problem.x_dtype.bits == 8 else "i16"]
 
 
+def narrow_arithmetic(s: Situation) -> Arithmetic:
+    """The same where no more outputs are summed: weights less their zero points must be numbers of i8."""
+    return arithmetic_of(s) if s.narrow or s.problem.x_dtype.is_float else ARITHMETIC["i16"]
+
+
 _PAIR, _PRESUMMED, _APART = 1.35, 1.95, 2.0
 """Multiply-adds of f32 that a word of pairs takes where it is two instructions; a word of bytes whose products are
 summed in 16 bits first; and one that is multiplied apart.  Measured on a Zen 3, seven layers, weights of eight spreads.
@@ -82,17 +87,12 @@ def word_cost(s: Situation, arith: Arithmetic) -> float:
 
 
 def dense_arithmetic(s: Situation) -> Arithmetic:
-    """The same, or sums of bytes that are formed in 16 bits first, where weights seldom keep these from that."""
+    """``arithmetic_of``, or bytes with sums of two in 16 bits first, where most weights leave these sums room."""
     plain, p = arithmetic_of(s), s.problem
     if not (s.target.presums and s.narrow and p.groups == 1 and p.c and p.x_dtype.bits == 8) or p.x_dtype.is_float:
         return plain
     ways = plain, ARITHMETIC["u8s8 presummed"]
     return min(ways, key=lambda row: s.price(("arithmetic", row.name), word_cost(s, row) / row.channels))
-
-
-def narrow_arithmetic(s: Situation) -> Arithmetic:
-    """The same where no more outputs are summed: weights less their zero points must be numbers of i8."""
-    return arithmetic_of(s) if s.narrow or s.problem.x_dtype.is_float else ARITHMETIC["i16"]
 
 
 def window_outputs(s: Situation) -> int:
