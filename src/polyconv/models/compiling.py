@@ -234,9 +234,8 @@ def _make_all(
             facts.note(foretold(group[0], own[group[0]], known, constants))
             reads, segment = own_segment(group[0], own[group[0]], known, constants, making.maker(group[0]))
             _add(making, Step(_of_file(group), reads, group[0].outputs, segment))
-            joined = joining(group[0], _copied(making, reads)) if group[0].op == "Concat" else None
-            if joined is not None:
-                making.layout.others.append(joined)
+            if (price := joining(group[0], partial(_copied, making, reads))) is not None:
+                making.layout.others.append(price)
         else:
             _make_group(making, group, outputs)
 

@@ -83,17 +83,20 @@ def _priced(s: Situation) -> tuple[float, float]:
     return planes, pixels
 
 
-def joining(node: Node, copied: Sequence[Value]) -> Price | None:
+def joining(node: Node, copied_of: Callable[[], Sequence[Value]]) -> Price | None:
     """The price of a Concat along channels, some parts of which are copied if channels are last, and else none.
 
     Parameters
     ----------
     node : Node
-    copied : sequence of Value
-        What is known of those parts.
+    copied_of : callable
+        What is known of those parts: asked for a Concat alone.
     """
+    if node.op != "Concat" or node.domain:
+        return None
+    copied = copied_of()
     dims = [value.dims for value in copied if value.dims is not None and len(value.dims) > 2]
-    if node.op != "Concat" or node.domain or not dims or len(dims) < len(copied):
+    if not dims or len(dims) < len(copied):
         return None
     images = [replace(value, dims=(1, *of_one[1:])) for value, of_one in zip(copied, dims, strict=True)]
     sizes = [size for image in images if (size := bytes_of(image)) is not None]

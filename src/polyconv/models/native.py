@@ -228,7 +228,7 @@ def own_segment(node: Node, found: Own | View, known: Lookup, constants: Mapping
         return values
 
     first = known(node.inputs[0])
-    kinds = [type_of(np.dtype(dtype)) if dtype else first.type for dtype in found.dtypes or [found.dtype]]
+    kinds = [type_of(np.dtype(dtype)) if dtype else first.type for dtype in found.dtypes]
     kinds *= len(node.outputs) // len(kinds)
     made = tuple(Value(name, kind, found.dims) for name, kind in zip(node.outputs, kinds, strict=True))
     if reads == (first.name,) and not found.counts and (array := like(first)) is not None:

@@ -77,7 +77,7 @@ def _one(look: Callable[..., Any]) -> Look:
 
 
 def _counts(look: Look, dtype: str, dims: Dims | None) -> View:
-    return View(look, dtype, True, dims)
+    return View(look, (dtype,), True, dims)
 
 
 def _axis(operation: Operation, x: Array, usual: int) -> int:
@@ -161,7 +161,9 @@ def _largest(operation: Operation, inputs: Sequence[Known]) -> View | str:
 
 def _ordered(operation: Operation, inputs: Sequence[Known]) -> View | str:
     """TopK of whole numbers: equal ones in the order of their places."""
-    if len(inputs) != 2 or not _whole(*inputs) or operation.attributes.get("sorted", 1) != 1:
+    if len(inputs) != 2 or operation.outputs != 2:
+        return "it has two inputs and two outputs"
+    if not _whole(*inputs) or operation.attributes.get("sorted", 1) != 1:
         return "numbers that are no counts, of which there may be many, or in any order"
     is_largest = operation.attributes.get("largest", 1) == 1
 
@@ -176,7 +178,14 @@ def _ordered(operation: Operation, inputs: Sequence[Known]) -> View | str:
         at = order[(slice(None),) * axis + (slice(count),)]
         return [x[at] if x.ndim == 1 else np.take_along_axis(x, at, axis), at.astype(np.int64, copy=False)]
 
-    return View(look, "", True, _open(_rank(inputs[0])), (inputs[0].dtype, "int64"))
+    return View(look, (inputs[0].dtype, "int64"), True, _open(_rank(inputs[0])))
+
+
+def _check_places(places: Array, x: Array, axis: int) -> None:
+    """Raise an error if places along an axis are more than an input has along another one."""
+    others = (p <= e for at, (p, e) in enumerate(zip(places.shape, x.shape, strict=False)) if at != axis)
+    if places.ndim != x.ndim or not all(others):
+        raise ArgumentError(f"places of shape {places.shape} do not fit an input of shape {x.shape}")
 
 
 def _indices(given: Array, x: Array, axis: int) -> Array:
@@ -196,9 +205,7 @@ def _picked(operation: Operation, inputs: Sequence[Known]) -> View | str:
 
     def look(x: Array, places: Array) -> Array:
         axis = _axis(operation, x, 0)
-        if places.ndim != x.ndim or any(p > e for at, (p, e) in enumerate(zip(places.shape, x.shape, strict=True))
-                                        if at != axis):  # fmt: skip
-            raise ArgumentError(f"places of shape {places.shape} do not fit an input of shape {x.shape}")
+        _check_places(places, x, axis)
         part = x[tuple(slice(None) if at == axis else slice(p) for at, p in enumerate(places.shape))]
         return np.take_along_axis(part, _indices(places, x, axis), axis)
 
@@ -214,10 +221,9 @@ def _scattered(operation: Operation, inputs: Sequence[Known]) -> View | str:
 
     def look(x: Array, places: Array, updates: Array) -> Array:
         axis = _axis(operation, x, 0)
-        if places.shape != updates.shape or places.ndim != x.ndim or any(
-            p > e for at, (p, e) in enumerate(zip(places.shape, x.shape, strict=True)) if at != axis
-        ):
-            raise ArgumentError(f"places of shape {places.shape} do not fit {updates.shape} in {x.shape}")
+        _check_places(places, x, axis)
+        if places.shape != updates.shape:
+            raise ArgumentError(f"places of shape {places.shape} do not fit numbers of shape {updates.shape}")
         made = x.copy()
         at: list[Any] = list(np.indices(places.shape, sparse=True))
         at[axis] = _indices(places, x, axis)

@@ -31,21 +31,18 @@ class View:
     Parameters
     ----------
     look : callable
-    dtype : str
-        Of its outputs; empty if unknown.
+    dtypes : tuple of str
+        Of each output, or one of all; empty where unknown.
     counts : bool
         Whether its outputs are other numbers than those of its first input, or as many as some number says.
     dims : tuple or None
         Extents of the outputs of one that counts, as far as they are known; those of others are seen by looking.
-    dtypes : tuple of str
-        Of its outputs, where they differ.
     """
 
     look: Look
-    dtype: str
+    dtypes: tuple[str, ...]
     counts: bool = False
     dims: Dims | None = None
-    dtypes: tuple[str, ...] = ()
 
 
 def view(operation: Operation) -> View | str:
@@ -57,7 +54,7 @@ def view(operation: Operation) -> View | str:
     if first is None:
         return "it has no input"
     made = make(operation)
-    return made if isinstance(made, str) else View(made, "int64" if operation.op == "Shape" else first.dtype)
+    return made if isinstance(made, str) else View(made, ("int64" if operation.op == "Shape" else first.dtype,))
 
 
 def _given(inputs: Sequence[Array | None], at: int) -> Array | None:
