@@ -33,7 +33,7 @@ from polyconv.lowering.situation import Situation, changed
 from polyconv.operands import Lying, strides
 from polyconv.planning import wisdom
 from polyconv.planning.measure import fastest
-from polyconv.planning.planner import Choice, Decision, choose, describe, form_of, reasons, take, threads_for
+from polyconv.planning.planner import Choice, Decision, around, choose, describe, form_of, reasons, take, threads_for
 from polyconv.problem.extents import batch_and_spatial
 from polyconv.problem.plan import Plan
 from polyconv.problem.problem import Problem
@@ -50,7 +50,7 @@ __all__ = ["Layer", "decided"]
 Array = NDArray[Any]
 _log = logging.getLogger("polyconv")
 
-_MOST_CALLS, _MOST_PACKED = 32, 64 << 20
+_MOST_CALLS, _MOST_PACKED = 64, 64 << 20
 """Calls, those used last, and bytes of packed weights that a layer keeps; more bytes where the weights are large."""
 _NUMPY = {"float": np.float32, "double": np.float64, "i16": np.int16, "i32": np.int32, "i64": np.int64}
 """NumPy's name of an accumulator."""
@@ -89,6 +89,8 @@ class Layer:
         As in ``Situation``: a seed by which forms are chosen, for tests.
     far : bool
         As in ``Situation``: the weights come from memory at each call.
+    varies : bool
+        Extents vary from call to call, so that planning is to take little of each; see ``planner.around``.
 
     Notes
     -----
@@ -99,8 +101,8 @@ class Layer:
                  *, layout: str = "NCHW", accuracy: str | None = None, threads: int | None = None,
                  workspace_limit: int | None = None, rigor: str | None = None, algorithm: str | None = None,
                  own: bool = True, once: bool = False, quantities: Mapping[str, ArrayLike | None] | None = None,
-                 chance: int | None = None, far: bool = False) -> None:  # fmt: skip
-        self._chance, self._far = chance, far
+                 chance: int | None = None, far: bool = False, varies: bool = False) -> None:  # fmt: skip
+        self._chance, self._far, self._varies = chance, far, varies
         self._resolve, self._layout, self._once, self.owns = resolve, layout, once, own
         self._asked = None if algorithm is None else Decision(algorithm, "asked")
         self._accuracy = setting("accuracy", accuracy)
@@ -220,6 +222,8 @@ class Layer:
         with suppress(KeyError):
             return self._choices[key]
         found = decided(s, self._rigor, self._first_wisdom())
+        if found is None and self._varies:
+            return around(s)
         return found if found is None or self._rigor == "estimate" else self._choices.setdefault(key, found)
 
     def _decide(self, s: Situation, rigor: str) -> None:

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper
 
 import polyconv
 from polyconv.errors import Error
-from polyconv.models import replay, replays
+from polyconv.models import arena, replay, replays
 from polyconv.models.session import InferenceSession
 
 Feeds = Mapping[str, np.ndarray]
@@ -380,16 +380,54 @@ def test_sizes_that_take_turns(counted: SimpleNamespace, monkeypatch: pytest.Mon
 
     session = InferenceSession(model, threads=1)
     assert [runs(session, shape) for _ in range(5) for shape in shapes] == [0] * 6 + [1] * 9
-    kept = session.memory.replay_bytes
     monkeypatch.setattr(replays, "_MOST_REPLAYS", 2)
     session = InferenceSession(model, threads=1)
     assert [runs(session, shape) for _ in range(3) for shape in shapes[:2]] == [0] * 4 + [1] * 2
     assert [runs(session, shapes[2]) for _ in range(3)] == [0, 0, 1]  # the first of them goes
     assert [runs(session, shape) for shape in shapes] == [0, 1, 1]
     assert [runs(session, shapes[0]) for _ in range(2)] == [0, 1]
-    assert 0 < session.memory.replay_bytes < kept
-    monkeypatch.setattr(replays, "_MOST_BYTES", session.memory.replay_bytes - 1)
-    assert [runs(session, shapes[1]) for _ in range(3)] == [0, 0, 1]  # alone from then on
+
+
+def test_sizes_share_their_memory(counted: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = _model([_conv("x", "z"), *TAIL], extents=["n", 8, "h", "w"])
+    each = [_feeds(1, (1, 8, 40, width)) for width in (40, 39, 12, 38, 37, 36)]
+
+    def replayed(*several: dict[str, np.ndarray]) -> tuple[int, int]:
+        """How many of several feeds are replayed once each was run twice, and bytes that are kept for it."""
+        session = InferenceSession(model, threads=1)
+        for feeds in several:
+            for _ in range(2):
+                session.run(None, feeds)
+        before = counted.runs
+        for feeds in several[::-1]:
+            _same(session.run(None, feeds), _by_steps(model, feeds))
+        return counted.runs - before, session.memory.replay_bytes
+
+    alone = [replayed(feeds)[1] for feeds in each]
+    count, together = replayed(*each)
+    assert count == len(each) and max(alone) <= together <= 2 * max(alone) < sum(alone)
+    grown = replayed(each[2], each[0])
+    assert grown[0] == 2 and grown[1] > max(alone)  # the smaller memory and the larger one
+    monkeypatch.setattr(replays, "_MOST_BYTES", grown[1] - 1)
+    assert replayed(each[2], each[0])[0] == 1  # the later one alone
+
+
+def test_threads_at_once_replay_in_memory_of_their_own(counted: SimpleNamespace) -> None:
+    model = _model([_conv("x", "z"), *TAIL], extents=["n", 8, "h", "w"])
+    one, other = _feeds(1, (1, 8, 12, 12)), _feeds(2, (1, 8, 9, 20))
+    session = InferenceSession(model, threads=1)
+    for _ in range(2):
+        session.run(None, one)
+    ((_, first),) = session._program.replays._replays
+    with first.arena.lock:  # as a thread has it that runs
+        assert counted.runs == 0
+        _same(session.run(None, one), _by_steps(model, one))  # by steps
+        assert counted.runs == 0
+        for _ in range(3):
+            _same(session.run(None, other), _by_steps(model, other))
+        assert counted.runs == 1
+    _same(session.run(None, one), _by_steps(model, one))
+    assert counted.runs == 2
 
 
 @pytest.mark.parametrize("shape", [(0, 8, 12, 12), (1, 8, 0, 12)])
@@ -497,7 +535,7 @@ def test_where_there_is_no_memory_for_a_replay_runs_go_by_steps(
     def refused(*given: Any) -> Any:
         raise MemoryError
 
-    monkeypatch.setattr(replay, "aligned", refused)
+    monkeypatch.setattr(arena, "aligned", refused)
     session = _replaying(GRAPHS["own operators"])
     _same(session.run(None, _feeds(1)), _by_steps(GRAPHS["own operators"], _feeds(1)))
     assert (counted.runs, session.memory.replay_bytes) == (0, 0)

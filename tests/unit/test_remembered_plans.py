@@ -79,12 +79,12 @@ def test_a_choice_is_found_again_without_planning(monkeypatch: pytest.MonkeyPatc
     with remembering(memory):
         chosen = take(s)
         form = form_of(chosen.algorithm, s)
-    assert memory.is_new
+    assert memory.is_worth_leaving
     again = _back(memory, s)
     monkeypatch.setattr(planner, "_cheapest", _must_not_plan)
     with remembering(again):
         assert take(s) == chosen and form_of(chosen.algorithm, s) == form
-    assert not again.is_new
+    assert not again.is_worth_leaving
     with pytest.raises(AssertionError, match="planned anew"):
         take(s)  # outside nothing is remembered
 
@@ -99,7 +99,7 @@ def test_another_situation_is_planned(changes: dict[str, Any]) -> None:
     other, again = replace(s, **changes), _back(memory, s)
     with remembering(again):
         found = take(other)
-    assert again.is_new and found == take(other)
+    assert again.is_worth_leaving and found == take(other)
 
 
 def test_what_another_profile_says_is_not_left() -> None:
@@ -110,10 +110,10 @@ def test_what_another_profile_says_is_not_left() -> None:
         take(theirs)
     again = _back(memory, mine)
     again.found("", mine, _must_not_plan)
-    assert not again.is_new
+    assert not again.is_worth_leaving
     with remembering(again):
         assert take(theirs) == choose_alone(theirs)
-    assert again.is_new
+    assert again.is_worth_leaving
 
 
 def choose_alone(s: Situation) -> Any:

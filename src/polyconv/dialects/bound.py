@@ -47,6 +47,8 @@ class Bound:
         Position to array.
     far : bool
         The weights come from memory at each call.
+    varies : bool
+        Extents vary from call to call.
     device : int or None
         Number of the GPU on which it computes, and on which its inputs lie.
     """
@@ -54,6 +56,7 @@ class Bound:
     operator: Operator
     constants: dict[int, Array]
     far: bool = False
+    varies: bool = False
     device: int | None = None
     _lowered: OrderedDict[Any, Lowering] = field(default_factory=OrderedDict, repr=False)
     _layers: dict[Any, Any] = field(default_factory=dict, repr=False)
@@ -200,7 +203,8 @@ class Bound:
         if self.device is None:
             from polyconv.prepared import Layer  # here, so that shape inference needs no compiler
 
-            return Layer(resolve, w, bias, layout=layout, own=False, quantities=quantities, far=self.far, **options)
+            return Layer(resolve, w, bias, layout=layout, own=False, quantities=quantities, far=self.far,
+                         varies=self.varies, **options)  # fmt: skip
         from polyconv.gpu.layer import DeviceLayer
 
         there = [None if a is None else to_gpu(a, self.device) for a in (w, bias)]

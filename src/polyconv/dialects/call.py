@@ -144,7 +144,8 @@ class Operator:
         ]
         return described(self, shapes, dtypes, values, absent).problem
 
-    def bind(self, constants: Mapping[int, ArrayLike], *, far: bool = False, device: int | None = None) -> Bound:
+    def bind(self, constants: Mapping[int, ArrayLike], *, far: bool = False, varies: bool = False,
+             device: int | None = None) -> Bound:  # fmt: skip
         """Fix some inputs; where the weights are among them they are packed once, on first use.
 
         Parameters
@@ -153,6 +154,8 @@ class Operator:
             Input position to array, which must not change afterwards.
         far : bool
             The weights come from memory at each call, as those of a network do that no cache holds; plans heed it.
+        varies : bool
+            Extents vary from call to call, as those of a network whose file leaves them open; plans heed it.
         device : int, optional
             Number of the GPU on which to compute, and on which inputs will lie; constants are copied there.
 
@@ -170,4 +173,4 @@ class Operator:
                     f"{len(self.row.inputs) - 1}: number them in that order"
                 )
             fixed[at] = given.array(value, self.row.inputs[at].name)
-        return Bound(self, fixed, far=far, device=device)
+        return Bound(self, fixed, far=far, varies=varies, device=device)

@@ -71,7 +71,7 @@ def convolution(
     held = {at: np.asarray(constants[name]) for at, name in enumerate(node.inputs) if name in constants}
     outputs = _inferred(operator, node, inputs, held)
     moving = {name: at for at, name in enumerate(n for n in node.reads if n not in constants)}
-    bound = Ways(node.label, operator, held, [moving.get(name) for name in node.inputs], options, far,
+    bound = Ways(node.label, operator, held, [moving.get(name) for name in node.inputs], options, far, _varies(inputs),
                  layout if layout is not None and options.device is None and turns(operator) else None)  # fmt: skip
     if bound.layout is not None:
         outputs = tuple(replace(value, channels_last=True) for value in outputs)
@@ -83,6 +83,12 @@ def convolution(
     if options.device is not None:
         return replace(made, device=f"cuda:{options.device}", work=bound.work)
     return replace(made, plan=bound.plan, ahead=bound.plan, gaps=True)
+
+
+def _varies(inputs: Sequence[Value | None]) -> bool:
+    """Whether nothing tells the extents of the image, so that each run may bring others."""
+    dims = inputs[0].dims if inputs and inputs[0] is not None else None
+    return dims is None or not all(isinstance(extent, int) for extent in dims[1:])
 
 
 def foretold_results(node: Node, epilogue: Epilogue, inputs: Sequence[Value | None], constants: Mapping[str, Array],

@@ -28,8 +28,6 @@ K = TypeVar("K")
 
 _MOST_BYTES = 16 << 20
 """Of a file: a model whose small constants take more is read as soon as parsed."""
-_MOST_WRITES = 4
-"""Of a session, whose inputs may come in ever new sizes."""
 
 
 def digest_of(data: bytes) -> str:
@@ -71,10 +69,10 @@ class KeptPlans:
         Fingerprint of the model; empty where there is none, and nothing is left.
     """
 
-    __slots__ = ("_digest", "_file", "_memory", "_writes")
+    __slots__ = ("_digest", "_file", "_memory")
 
     def __init__(self, digest: str) -> None:
-        self._digest, self._writes = digest, 0
+        self._digest = digest
         self._file: Path | None = None
         self._memory: Remembered | None = None
 
@@ -89,8 +87,7 @@ class KeptPlans:
             self._memory = found or Remembered()
         with remembering(self._memory):
             yield
-        if self._file is not None and self._writes < _MOST_WRITES and self._memory.is_new:
-            self._writes += 1
+        if self._file is not None and self._memory.is_worth_leaving:
             keep(self._file, self._memory.left(profile, target))
 
 

@@ -7,7 +7,6 @@ last reader.  It must not know how steps came about.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import field
 from time import perf_counter
 from typing import Any
@@ -118,7 +117,8 @@ class Program:
             self._seen.update({name: _seen(name, again[name]) for name in names})
         if done is None:
             told: list[Any] | None = [] if self.replays.wants(tuple(results), feeds) else None
-            with self.plans(), nullcontext() if self._schedules else collecting_later():  # the first run makes most
+            is_first = not self._schedules
+            with self.plans(), collecting_later(trims=is_first):  # later ones take less for a while
                 done = self._by_steps(feeds, tuple(results), times, halt, told)
             if told:
                 self.replays.learn(told, tuple(results), self.constants, feeds)

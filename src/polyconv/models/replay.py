@@ -9,7 +9,6 @@ It must not know operators.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import field
 from time import perf_counter
@@ -20,6 +19,7 @@ import numpy as np
 from polyconv.dataclass import dataclass
 from polyconv.gpu.arrays import GpuArray
 from polyconv.machine.host import profile_in_force
+from polyconv.models.arena import Arena
 from polyconv.models.graph import Array
 from polyconv.models.images import by_images
 from polyconv.models.joining import joined
@@ -32,7 +32,7 @@ from polyconv.operators.job import Job
 from polyconv.operators.lying import Lies, lies
 from polyconv.planning.planner import waking
 from polyconv.runtime import threads as pool
-from polyconv.runtime.arrays import address, aligned
+from polyconv.runtime.arrays import address
 from polyconv.runtime.memory import allocating, sized
 from polyconv.settings import context
 
@@ -70,7 +70,7 @@ class _Chain:
 
 
 class Replay:
-    """A program's runs for feeds that lie as they did; for one caller at a time.
+    """A program's runs for feeds that lie as they did; for one caller of its arena at a time.
 
     Parameters
     ----------
@@ -84,6 +84,8 @@ class Replay:
         How those lay that come with each.
     switches : mapping
         Those of them by which branches are chosen, and what they were.
+    arena : Arena
+        Where what lies between steps has its place, and workspaces theirs.
     room : int
         Bytes that may lie between steps.
 
@@ -94,13 +96,14 @@ class Replay:
     """
 
     def __init__(self, told: Sequence[Told], results: Sequence[str], steady: Mapping[str, Array],
-                 feeds: Mapping[str, Lies], switches: Mapping[str, Array], room: int) -> None:  # fmt: skip
+                 feeds: Mapping[str, Lies], switches: Mapping[str, Array], arena: Arena,
+                 room: int) -> None:  # fmt: skip
         told, counted, gone = without_counting(told, {**steady, **switches})
         self._switches = {name: array.item() for name, array in switches.items()}
         told, shown = direct(told, results)
         self._still = gone + shown  # steps of which a run has nothing to do
         self.is_over = False
-        self._lock = threading.Lock()
+        self.arena = arena
         self._feeds, self._lies = dict(feeds), dict(feeds)
         self.held: dict[str, Any] = {**steady, **counted}
         self._lies.update((name, lies(a)) for name, a in self.held.items())
@@ -125,7 +128,7 @@ class Replay:
             pool.workspace_bytes(job.workspace, job.threads if step.lane is None else self._threads)
             for step in told if step.plan for job in step.plan.jobs
         ]  # fmt: skip
-        self._workspace = aligned(max(needed, default=64), np.uint8)
+        self._workspace = arena.part("workspace", max(needed, default=64))
         sizes = {name: size for name, size in self._fixed(told).items() if name not in within.begins}
         begins, size = places(told, sources, sizes, results)
         for name in within.begins.keys() - self._inside.keys():
@@ -133,7 +136,7 @@ class Replay:
             begins[name] = begins[whole] + offset
         if size > room:
             raise MemoryError(f"{size} bytes lie between steps, a session keeps {room}")
-        self._memory = aligned(max(LINE, size), np.uint8)
+        self._memory = arena.part("between steps", max(LINE, size))
         self._made = set[str]()  # results that have their memory by then
         self._by_address = _read_natively(told, results)
         self._pieces: list[_Chain | Told] = []
@@ -147,15 +150,15 @@ class Replay:
         self._wakes = isinstance(first, _Chain) and waking(profile, first.shared_seconds) > 1
 
     @property
-    def bytes(self) -> int:
-        """What it holds between runs: places of values, and the workspace."""
-        return self._memory.nbytes + self._workspace.nbytes
+    def parts(self) -> tuple[Array, Array]:
+        """What it holds between runs: places of values, and the workspace; others may hold the same."""
+        return self._memory, self._workspace
 
     def fits(self, results: Sequence[str], feeds: Mapping[str, Any]) -> bool:
         """Whether it gives these results, for feeds that lie as those did that it was made for."""
-        if self._context != context() or self._results != set(results):
-            return False
         if len(feeds) != len(self._feeds) or not all(lies_so(feeds.get(n), lie) for n, lie in self._feeds.items()):
+            return False  # most of them, where images have many sizes
+        if self._context != context() or self._results != set(results):
             return False
         return all(feeds[name].item() == number for name, number in self._switches.items())
 
@@ -172,7 +175,7 @@ class Replay:
         halt : callable
             Told of the step that comes next, before each chain and each step that is in none.
         """
-        if not self._lock.acquire(blocking=False):
+        if not self.arena.lock.acquire(blocking=False):
             return None
         try:
             if self._threads > 1:
@@ -208,7 +211,7 @@ class Replay:
                 values[name] = copied(values[name] if name in values else self.held[name], name)
             return values, fresh | self._results
         finally:
-            self._lock.release()
+            self.arena.lock.release()
 
     def _settle(self, told: Sequence[Told]) -> dict[str, str]:
         """Say which values move; of the others, in whose memory each lies."""

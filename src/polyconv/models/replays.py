@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from polyconv.models.arena import Arena
 from polyconv.models.graph import Array
 from polyconv.models.replay import Replay
 from polyconv.models.told import Told, native_steps, told_of
@@ -23,8 +24,10 @@ __all__ = ["Replays"]
 
 _MOST_BYTES = 512 << 20
 """Memory that a session may keep between runs for what lies between steps."""
-_MOST_REPLAYS = 8
+_MOST_REPLAYS = 64
 """Ways of running a program, as sizes of images are, of which a session keeps replays."""
+_MOST_ARENAS = 4
+"""Runs at once, in as many threads, that each find memory of their own."""
 _MOST_MET = 4 * _MOST_REPLAYS
 """Runs that are remembered, to see that one is like an earlier one."""
 
@@ -54,14 +57,15 @@ class Replays:
         for key, replay in reversed(replays):
             if replay.fits(results, feeds):
                 if replay is not replays[-1][1]:
-                    self._keep(key, replay)
+                    with self._lock:  # it is the last one to go
+                        self._replays = [*(each for each in self._replays if each[1] is not replay), (key, replay)]
                 return replay
         return None
 
     @property
     def bytes(self) -> int:
         """What replays hold between runs; 0 where there is none."""
-        return sum(replay.bytes for _, replay in self._replays)
+        return sum({k: size for _, replay in self._replays for k, size in _parts(replay).items()}.values())
 
     def wants(self, results: tuple[str, ...], feeds: Mapping[str, Any]) -> bool:
         """Whether a run of Python steps should tell what they do."""
@@ -82,8 +86,14 @@ class Replays:
         if len(steps) == len(told) and native_steps(steps) > 1:
             with suppress(MemoryError):  # runs by steps free as they go
                 given = {name: lies(a) for name, a in feeds.items()}
-                replay = Replay(steps, results, steady, given, self._switched(feeds), _MOST_BYTES)
+                replay = Replay(steps, results, steady, given, self._switched(feeds), self._arena(), _MOST_BYTES)
                 self._keep(self._key(results, feeds), replay)
+
+    def _arena(self) -> Arena:
+        """One of a replay in which nobody runs now: where threads run at once, they come to learn in several."""
+        found = list(dict.fromkeys(replay.arena for _, replay in reversed(self._replays)))
+        idle = next((arena for arena in found if not arena.lock.locked()), None)
+        return idle or (Arena() if len(found) < _MOST_ARENAS else found[-1])
 
     def _key(self, results: tuple[str, ...], feeds: Mapping[str, Array]) -> object:
         """What runs that are alike have in common."""
@@ -95,20 +105,24 @@ class Replays:
         return {name: np.array(feeds[name]) for name in self._switches if feeds[name].size == 1}
 
     def _keep(self, key: object, replay: Replay) -> None:
-        """Have a replay be the last one to go; runs like those of one that goes are met anew."""
+        """Have a new replay be the last one to go; runs like those of one that goes are met anew."""
         with self._lock:
-            kept, room = [(key, replay)], _MOST_BYTES - replay.bytes
+            kept, parts = [(key, replay)], _parts(replay)
             for other in reversed(self._replays):
-                if other[1] is replay:
-                    continue
-                room -= other[1].bytes
-                if room >= 0 and len(kept) < _MOST_REPLAYS:
-                    kept.insert(0, other)
+                more = parts | _parts(other[1])
+                if len(kept) < _MOST_REPLAYS and sum(more.values()) <= _MOST_BYTES:
+                    kept.append(other)
+                    parts = more
                 else:
                     self._met = [met for met in self._met if met != other[0]]
-            self._replays = kept
+            self._replays = kept[::-1]
 
     def forget(self, replay: Replay) -> None:
         """Let a replay go whose host makes other extents each time."""
         with self._lock:
             self._replays = [other for other in self._replays if other[1] is not replay]
+
+
+def _parts(replay: Replay) -> dict[int, int]:
+    """Bytes of what a replay holds, by what tells it from what others hold."""
+    return {id(part): part.nbytes for part in replay.parts}

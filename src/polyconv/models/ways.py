@@ -52,16 +52,17 @@ class Ways:
 
     Parameters
     ----------
-    label, operator, constants, places, options, far
+    label, operator, constants, places, options, far, varies
         As for ``_Way``.  Constants are let go once the order is decided; the one that was chosen holds what it needs.
     layout : Layout or None
         Of the network; None where axes stay the model's.
     """
 
     def __init__(self, label: str, operator: Operator, constants: Mapping[int, Array], places: Sequence[int | None],
-                 options: Options, far: bool, layout: Layout | None) -> None:  # fmt: skip
+                 options: Options, far: bool, varies: bool, layout: Layout | None) -> None:  # fmt: skip
         self.layout = layout
-        self._made: Callable[[bool], _Way] = cache(partial(_Way, label, operator, constants, places, options, far))
+        way = partial(_Way, label, operator, constants, places, options, far, varies)
+        self._made: Callable[[bool], _Way] = cache(way)
         self._lock = threading.Lock()
         self._way: _Way | None = None
 
@@ -120,15 +121,15 @@ class _Way:
     places : sequence of int or None
         By position, which array of a run an input is.
     options : Options
-    far, last : bool
-        Whether weights come from memory, and whether channels are last.
+    far, varies, last : bool
+        Whether weights come from memory, extents vary from run to run, and channels are last.
     """
 
     def __init__(self, label: str, operator: Operator, constants: Mapping[int, Array], places: Sequence[int | None],
-                 options: Options, far: bool, last: bool) -> None:  # fmt: skip
+                 options: Options, far: bool, varies: bool, last: bool) -> None:  # fmt: skip
         self._label, self._operator, self._places, self._options, self._turned = label, operator, places, options, last
         seen = replace(operator, row=replace(operator.row, layout="NHWC")) if last else operator
-        self._bound = seen.bind(constants, far=far, device=options.device)
+        self._bound = seen.bind(constants, far=far, varies=varies, device=options.device)
         self._images = [(at, row.role) for at, row in enumerate(operator.row.inputs) if row.role in _IMAGES]
         # shapes and types, problem, direct call, of the run before
         self._last: tuple[Any, Any, Any] = (None, None, None)

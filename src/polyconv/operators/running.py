@@ -26,7 +26,7 @@ from polyconv.settings import resolve as setting
 
 __all__ = ["Planned", "conditions", "dry", "values_of"]
 
-_MOST_PLANS = 32
+_MOST_PLANS = 64
 
 def conditions(threads: int | None) -> Conditions:
     """Conditions by the settings in force."""

@@ -39,22 +39,30 @@ class Remembered:
 
     def __init__(self, before: dict[tuple[str, Situation], Any] | None = None) -> None:
         self._before, self._used = before or {}, dict[tuple[str, Situation], Any]()
+        self._new = 0
 
     def found(self, what: str, s: Situation, find: Callable[[Situation], F]) -> F:
         """What is remembered, else what ``find`` finds."""
-        known = self._before.get((what, s))
-        self._used[what, s] = made = find(s) if known is None else known
+        row = what, s
+        made = self._used.get(row)
+        if made is None:
+            known = self._before.get(row)
+            self._new += known is None
+            if len(self._used) >= 2 * _MOST:  # another thread may read the table, so it is not changed
+                self._used = dict(list(self._used.copy().items())[-_MOST:])
+            self._used[row] = made = find(s) if known is None else known
         return made
 
     @property
-    def is_new(self) -> bool:
-        """Whether anything was found that is not left yet."""
-        return any(row not in self._before for row in self._used.copy())  # other threads plan meanwhile
+    def is_worth_leaving(self) -> bool:
+        """Whether half as much was found as is left already: where inputs come in ever new sizes, that is seldom."""
+        return 2 * self._new > len(self._before)
 
     def left(self, profile: Profile, target: Target) -> bytes:
         """Bytes for the next process, of what was found for a profile and a target."""
         used = self._used.copy()
         self._before = rows = {**self._before, **used} if len(self._before) + len(used) <= _MOST else used
+        self._new = 0
         memory = io.BytesIO()
         pickler = pickle.Pickler(memory, pickle.HIGHEST_PROTOCOL)
         kinds = {Profile: _PROFILE, Target: _TARGET}

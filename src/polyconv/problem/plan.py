@@ -71,7 +71,8 @@ class Plan:
         What the user should know.
     source : str
         What the choice rests on: ``estimate``, the predictions; ``measured``, the clock in this process;
-        ``wisdom``, the clock in an earlier one; ``asked``, the caller.
+        ``wisdom``, the clock in an earlier one; ``asked``, the caller; ``around``, the predictions for smaller and for
+        larger images.
     candidates : tuple of Candidate
         All algorithms that were considered, the chosen one among them.
     conditions : str
@@ -166,6 +167,7 @@ def _row(name: str, text: str) -> str:
 
 _SOURCES = {
     "estimate": "predicted fastest of {count} candidate(s); nothing was measured",
+    "around": "predicted fastest of {count} candidate(s) for smaller and for larger images; nothing was measured",
     "measured": "measured in this process: fastest, within 2 %, of {count} candidate(s)",
     "wisdom": "wisdom, measured in an earlier process: fastest, within 2 %, of {count} candidate(s)",
     "asked": "the caller named it",

@@ -78,12 +78,12 @@ def native_order(a: NDArray[Any], name: str) -> NDArray[Any]:
 
 
 @contextmanager
-def collecting_later() -> Iterator[None]:
+def collecting_later(*, trims: bool = True) -> Iterator[None]:
     """Let Python's collector of cycles wait while a block makes many objects that stay.
 
-    It would look through all of them each time that some hundreds are made: a tenth of a small model's start.  Where
-    two threads are in such blocks, it may run again before both are through.  At the end the system gets back what the
-    block took for a while.
+    It would look through all of them each time that some hundreds are made: a tenth of a small model's start, a
+    quarter of a run with a new size.  Where two threads are in such blocks, it may run again before both are through.
+    At the end the system gets back what the block took for a while, if ``trims``.
     """
     was_on = gc.isenabled()
     gc.disable()
@@ -92,7 +92,8 @@ def collecting_later() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
-        freed(_MOST_FREED)
+        if trims:
+            freed(_MOST_FREED)
 
 
 def freed(count: int) -> None:
