@@ -32,8 +32,9 @@ from polyconv.lowering.program import Program, Request, Step
 from polyconv.lowering.situation import Situation, changed
 from polyconv.operands import Lying, strides
 from polyconv.planning import wisdom
+from polyconv.planning.around import Around
 from polyconv.planning.measure import fastest
-from polyconv.planning.planner import Choice, Decision, around, choose, describe, form_of, reasons, take, threads_for
+from polyconv.planning.planner import Choice, Decision, choose, describe, form_of, reasons, take, threads_for
 from polyconv.problem.extents import batch_and_spatial
 from polyconv.problem.plan import Plan
 from polyconv.problem.problem import Problem
@@ -90,7 +91,7 @@ class Layer:
     far : bool
         As in ``Situation``: the weights come from memory at each call.
     varies : bool
-        Extents vary from call to call, so that planning is to take little of each; see ``planner.around``.
+        Extents vary from call to call, so that planning is to take little of each; see ``planning.around``.
 
     Notes
     -----
@@ -102,7 +103,7 @@ class Layer:
                  workspace_limit: int | None = None, rigor: str | None = None, algorithm: str | None = None,
                  own: bool = True, once: bool = False, quantities: Mapping[str, ArrayLike | None] | None = None,
                  chance: int | None = None, far: bool = False, varies: bool = False) -> None:  # fmt: skip
-        self._chance, self._far, self._varies = chance, far, varies
+        self._chance, self._far, self._around = chance, far, Around() if varies else None
         self._resolve, self._layout, self._once, self.owns = resolve, layout, once, own
         self._asked = None if algorithm is None else Decision(algorithm, "asked")
         self._accuracy = setting("accuracy", accuracy)
@@ -112,7 +113,7 @@ class Layer:
         self._check, self._verbose = setting("check"), setting("verbose")
         objects.log_compiling("compile" in self._verbose)
         self.weights = Weights(w, bias, quantities, own=own)
-        self._problems: OrderedDict[tuple[int, ...], Problem] = OrderedDict()
+        self._problems: OrderedDict[Any, Problem] = OrderedDict()
         self._calls: OrderedDict[Any, Call] = OrderedDict()
         self._choices: dict[Any, Decision | None] = {}
         self._wisdom: wisdom.Known | None = None
@@ -138,7 +139,7 @@ class Layer:
     def _run(self, x_given: ArrayLike, residual_given: ArrayLike | None, out: Any, offset_given: Any,
              mask_given: Any) -> Any:  # fmt: skip
         x = as_array(x_given, "x")
-        problem = self._problem(x.shape, residual=residual_given is not None)
+        problem = self.problem_of(x.shape, residual=residual_given is not None)
         copied = x.dtype.isnative is False
         x = operands.operand(x_given if is_plain(x_given) else x, "x", problem.x_dtype, problem.x_shape)
         w, bias = self.weights.w, self.weights.bias
@@ -181,15 +182,23 @@ class Layer:
 
     def tell(self, problem: Problem) -> None:
         """Be told the problem of inputs of its shape, without a residual, by who has found it."""
-        with TABLES:
-            self._problems[problem.x_shape] = problem  # type: ignore[index]
-            if len(self._problems) > _MOST_CALLS:
-                self._problems.popitem(last=False)
+        self._told(problem.x_shape, problem)
 
-    def _problem(self, shape: tuple[int, ...], *, residual: bool) -> Problem:
+    def _told(self, key: Any, problem: Problem) -> Problem:
+        with TABLES:
+            self._problems[key] = problem
+            if len(self._problems) > 2 * _MOST_CALLS:
+                self._problems.popitem(last=False)
+        return problem
+
+    def problem_of(self, shape: tuple[int, ...], *, residual: bool) -> Problem:
         """Problem of a call: of an input shape, with a residual or without."""
         problem = self.problem_for(shape)
-        return problem if problem.residual == residual else replace(problem, residual=residual)
+        if problem.residual == residual:
+            return problem
+        with TABLES:
+            found: Problem | None = _used(self._problems, (shape, residual))
+        return found or self._told((shape, residual), replace(problem, residual=residual))
 
     def situation(self, problem: Problem) -> Situation:
         """All that the choice of an algorithm depends on."""
@@ -222,8 +231,8 @@ class Layer:
         with suppress(KeyError):
             return self._choices[key]
         found = decided(s, self._rigor, self._first_wisdom())
-        if found is None and self._varies:
-            return around(s)
+        if found is None and self._around is not None:
+            return self._around.decision(s)
         return found if found is None or self._rigor == "estimate" else self._choices.setdefault(key, found)
 
     def _decide(self, s: Situation, rigor: str) -> None:
@@ -317,7 +326,7 @@ class Layer:
 
     def call(self, x: Array, residual: Array | None, y: Array | None = None) -> Call:
         """The call for inputs and a result that lie like these; a packed result by default."""
-        problem = self._problem(x.shape, residual=residual is not None)
+        problem = self.problem_of(x.shape, residual=residual is not None)
         return self._call_for(problem, x, operands.result_of(problem, y)[0], residual, None, None)
 
     def unrun(self, x: Array, y: Array, residual: Array | None, offset: Array | None, mask: Array | None,
@@ -326,7 +335,7 @@ class Layer:
 
         A layer whose weights were not packed must not be called.
         """
-        problem = self._problem(x.shape, residual=residual is not None)
+        problem = self.problem_of(x.shape, residual=residual is not None)
         choice, s, lying = self._choice(self.situation(problem), x, y, residual)
         return self.program(form_of(choice.algorithm, s), lying, offset, mask, run)
 

@@ -116,7 +116,7 @@ def forward(
         op, x.dtype, node.values["w"].dtype or x.dtype, y or x.dtype, node.layout, n, c, exact(*i), m,
         exact(*weights.k), s, d, tuple(pairs), groups, **_addends(node), **fields,
     )  # fmt: skip
-    return Lowering((shape,), problem)
+    return Lowering((shape,), problem, is_alike=auto_pad in ("NOTSET", "VALID"))
 
 
 def transposed(

@@ -104,11 +104,14 @@ class Lowering:
         The convolution; None as long as a size or type is unknown.
     operands : mapping
         For inputs that are not passed on as they are: what to make of them.
+    is_alike : bool
+        Whether the problems of other extents of the image, and of other batches, differ in these alone.
     """
 
     shapes: tuple[Shape, ...]
     problem: Problem | None = None
     operands: Mapping[str, Callable[[NDArray[Any]], NDArray[Any]]] = field(default_factory=dict)
+    is_alike: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -154,12 +154,19 @@ class _Way:
         try:
             sizes = [(a.shape, a.dtype) for a in arrays]
             known, problem, direct = self._last  # one tuple, as other threads may run other sizes
-            if direct is not None and sizes == known:
+            is_resized = sizes != known
+            if direct is not None and is_resized:
+                direct = self._resized(arrays, sizes)
+            if direct is not None:
                 layer, x, residual = direct
                 other = None if residual is None else arrays[residual]
                 if not self._turned:
-                    return (layer(arrays[x], residual=other),)
-                return (_planes(layer(_gathered(arrays[x]), residual=None if other is None else _pixels(other))),)
+                    made = layer(arrays[x], residual=other)
+                else:
+                    made = layer(_gathered(arrays[x]), residual=None if other is None else _pixels(other))
+                if is_resized:
+                    bound.let_go()
+                return (_planes(made) if self._turned else made,)
             given = self._given(arrays)
             if sizes != known:
                 problem = self._problem_of(arrays, given)
@@ -171,6 +178,24 @@ class _Way:
             raise type(error)(f"{self._label}: {error}") from error
         made = result if isinstance(result, tuple) else (result,)
         return [_planes(y) for y in made] if self._turned else made
+
+    def _resized(self, arrays: Sequence[Array], sizes: Sequence[Any]) -> Any:
+        """The direct call for inputs that differ from those before in their extents alone, told of them.
+
+        None if they differ in more, or may not fit: then all of them are looked at.
+        """
+        known, _, (layer, x, residual) = self._last
+        kinds = [[(len(shape), dtype) for shape, dtype in some] for some in (sizes, known)]
+        if self._options.device is not None or kinds[0] != kinds[1]:
+            return None
+        shapes = [(_pixels(a) if self._turned else a).shape for a in arrays]
+        with suppress(Error):
+            problem = layer.problem_of(shapes[x], residual=residual is not None)
+            if residual is None or shapes[residual] == problem.y_shape:
+                self._check_bytes(problem)
+                self._last = sizes, problem, (layer, x, residual)
+                return layer, x, residual
+        return None
 
     def plan(self, arrays: Sequence[Array], into: tuple[Lies, ...]) -> Plan | None:
         """See ``Segment.plan``."""
@@ -243,9 +268,14 @@ class _Way:
             if self._turned:
                 self._refuse(arrays)
             raise
-        if problem is not None and self._options.device is None:
-            check_bytes(self._label, [extent or 0 for extent in problem.y_shape], problem.y_dtype.itemsize)
+        if problem is not None:
+            self._check_bytes(problem)
         return problem
+
+    def _check_bytes(self, problem: Problem) -> None:
+        """Refuse a result that memory does not hold."""
+        if self._options.device is None:
+            check_bytes(self._label, [extent or 0 for extent in problem.y_shape], problem.y_dtype.itemsize)
 
     def _refuse(self, arrays: Sequence[Array]) -> None:
         """Raise what the operator finds wrong with inputs that lie as the model says."""

@@ -2,19 +2,24 @@
 
 The one idea: where all that is made in between has the shape of the results, one expression computes everything with
 each element read once; where it turns out to have another, each operator is a pass of its own, with the same bits.
+Passes that differ in the values of their constants alone, as those of a network's blocks do, share their plans.
 It must not know what an operator is called.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from dataclasses import replace
+from functools import cache, lru_cache
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
 from polyconv.dataclass import dataclass
 from polyconv.errors import ArgumentError
+from polyconv.machine.host import profile_in_force
+from polyconv.machine.profile import Profile
 from polyconv.operators.building import Fragment
 from polyconv.operators.bytewise import BYTES, look_up, table_of
 from polyconv.operators.expression import Apply, Expression
@@ -25,6 +30,9 @@ from polyconv.operators.types import TYPES, dtype_name
 from polyconv.target import Target
 
 __all__ = ["Fused", "Member", "operand_count", "planner_of"]
+
+_LITTLE = 16 << 10
+"""Bytes of constants that a shared plan may hold, as long as it is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +76,19 @@ def planner_of(fused: Fused) -> Planner:
 
     It raises ``ArgumentError`` if shapes cannot be broadcast to each other.
     """
-    in_passes: Planner = lambda given, c: _planned(fused, given, c)  # noqa: E731 - a name for its type
+    constants = _held(fused)
+    kind = _kind_of(fused) if sum(array.nbytes for array in constants) <= _LITTLE else None
+
+    def in_passes(given: Sequence[Lies], c: Conditions) -> Plan:
+        if kind is None:
+            return _planned(fused, given, c)[0]
+        plan, origins = _shared(kind, tuple(given), c, profile_in_force())
+        own = (constants[at] if times == 1 else np.tile(constants[at].reshape(-1), times) for at, times in origins)
+        return replace(plan, constants=tuple(own))
+
     if not _is_bytewise(fused):
         return in_passes
-    rank = max((array.ndim for array in _held(fused)), default=0)
+    rank = max((array.ndim for array in constants), default=0)
 
     @cache
     def tables(dtype: np.dtype[Any], rank: int, _: Target) -> list[Array]:  # targets may round differently
@@ -107,7 +124,35 @@ def _held(fused: Fused) -> list[Array]:
     return [*fused.constants, *(array for member in fused.members for array in member.fragment.constants)]
 
 
-def _planned(fused: Fused, given: Sequence[Lies], c: Conditions) -> Plan:
+_Origins = Sequence[tuple[int, int]]
+"""Of each constant of a plan: which of those of ``_held`` it is, so many times behind itself."""
+
+
+class _Kind:
+    """Passes that differ in the values of their constants alone, and one of them."""
+
+    __slots__ = ("__weakref__", "fused")
+
+    def __init__(self, fused: Fused) -> None:
+        self.fused = fused
+
+
+_kinds: WeakValueDictionary[Any, _Kind] = WeakValueDictionary()
+
+
+def _kind_of(fused: Fused) -> _Kind:
+    members = tuple((m.fragment.expression, m.fragment.follows, m.reads) for m in fused.members)
+    lie = tuple((a.shape, a.dtype.str, a.strides) for a in _held(fused))
+    return _kinds.setdefault((fused.inputs, len(fused.constants), members, lie, fused.results), _Kind(fused))
+
+
+@lru_cache(1024)
+def _shared(kind: _Kind, given: tuple[Lies, ...], c: Conditions, _: Profile) -> tuple[Plan, _Origins]:
+    """The plan of passes of a kind, with the constants of one of them; a profile says how work is cut."""
+    return _planned(kind.fused, given, c)
+
+
+def _planned(fused: Fused, given: Sequence[Lies], c: Conditions) -> tuple[Plan, _Origins]:
     held = [lies(a) for a in fused.constants]
     shapes = [lie.shape for lie in (*given, *held)]
     for member in fused.members:
@@ -137,7 +182,7 @@ _Part = tuple[range, Sequence[int]]
 
 
 def _in_parts(fused: Fused, given: Sequence[Lies], shapes: Sequence[tuple[int, ...]], parts: Sequence[_Part],
-              c: Conditions) -> Plan:  # fmt: skip
+              c: Conditions) -> tuple[Plan, _Origins]:  # fmt: skip
     """The plan of passes that follow each other."""
     dtypes, planning = _dtypes(fused, given), Planning(given, c)
     places = dict(enumerate((*range(len(given)), *map(planning.constant, fused.constants))))
@@ -153,7 +198,7 @@ def _in_parts(fused: Fused, given: Sequence[Lies], shapes: Sequence[tuple[int, .
         own = [planning.constant(array) for at in which for array in fused.members[at].fragment.constants]
         operands = [*(places[n] for n in numbers), *own, *(places[n] for n in results)]
         pass_over(planning, expression, shapes[results[0]], operands)
-    return planning.plan()
+    return planning.plan(), planning.origins()
 
 
 def _dtypes(fused: Fused, given: Sequence[Lies]) -> list[str]:

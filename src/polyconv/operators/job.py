@@ -253,6 +253,7 @@ class Planning:
         self._kinds = ["input"] * len(given)
         self._lies = list(given)
         self._arrays: dict[int, Array] = {}
+        self._repeated: dict[int, tuple[int, int]] = {}
         self._jobs: list[Job] = []
         self._launches: list[Launching] = []
 
@@ -300,6 +301,17 @@ class Planning:
         number = self._new("constant", lies(array))
         self._arrays[number] = array
         return number
+
+    def repeated(self, number: int, times: int) -> int:
+        """A constant with the elements of another so many times behind each other."""
+        made = self.constant(np.tile(self._arrays[number].reshape(-1), times))
+        self._repeated[made] = number, times
+        return made
+
+    def origins(self) -> tuple[tuple[int, int], ...]:
+        """Of each constant: the number that it is, or that it repeats, among those that were given, and how often."""
+        given = {number: at for at, number in enumerate(n for n in self._arrays if n not in self._repeated)}
+        return tuple((given[source], times) for source, times in (self._repeated.get(n, (n, 1)) for n in self._arrays))
 
     def array(self, number: int) -> Array | None:
         """The values of an array that is the same in every run; None of any other."""

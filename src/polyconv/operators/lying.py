@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.dataclass import dataclass
-from polyconv.runtime.arrays import place
+from polyconv.runtime.arrays import reach
 
 __all__ = ["Array", "Lies", "channels_last", "in_memory", "is_channels_last", "lies", "lies_like", "like", "new_array",
            "packed"]  # fmt: skip
@@ -25,7 +25,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Lies:
-    """How an array lies: shape, dtype, byte strides, and what ``place`` says of its first element and its bytes.
+    """How an array lies: shape, dtype, byte strides, and what ``reach`` says of its first element and its bytes.
 
     Its ``values`` are there where a plan depends on them; see ``Own``.  ``align`` is the largest power of two up to 16
     that divides the address of the first element, of arrays on a GPU.
@@ -42,8 +42,8 @@ class Lies:
 
 def lies(a: Array) -> Lies:
     """How an array lies."""
-    where = place(a)
-    return Lies(a.shape, a.dtype, a.strides, where.offset, where.size)
+    size, offset = reach(a)
+    return Lies(a.shape, a.dtype, a.strides, offset, size)
 
 
 def packed(shape: Sequence[int], dtype: Any) -> Lies:

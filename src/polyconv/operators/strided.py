@@ -11,8 +11,6 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from polyconv.dataclass import dataclass
 from polyconv.kernels.language import Mask, Module, Type, Value, vector
 from polyconv.kernels.record import words
@@ -125,7 +123,7 @@ def _longer_rows(planning: Planning, extents: Sequence[int], operands: Sequence[
         if outer == inner * row:  # row behind row, or one number
             strides = *way.strides[:-2], outer * repeats, inner
         elif array is not None and array.size == row and array.flags.c_contiguous and not any(way.strides[:-1]):
-            number = planning.constant(np.tile(array.reshape(-1), repeats))
+            number = planning.repeated(number, repeats)
             way, strides = Along(0, ()), (*way.strides[:-1], inner)
         else:
             return extents, operands, along

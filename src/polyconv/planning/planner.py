@@ -15,7 +15,7 @@ from functools import lru_cache
 from polyconv.algorithms.form import Form, Refusal
 from polyconv.algorithms.table import ALGORITHMS
 from polyconv.dataclass import dataclass
-from polyconv.errors import ArgumentError, Unsupported
+from polyconv.errors import Unsupported
 from polyconv.lowering.gaps import gap_cycles
 from polyconv.lowering.situation import FREE_BYTES, Situation, changed, of_one_image
 from polyconv.machine.profile import Profile
@@ -24,8 +24,8 @@ from polyconv.problem.plan import Candidate, Plan, spelled
 from polyconv.runtime.threads import MOST_WORKERS
 
 __all__ = [
-    "Choice", "Decision", "arithmetic_name", "around", "choose", "describe", "form_of", "reasons", "take",
-    "threads_for", "threads_of", "waking",
+    "Choice", "Decision", "arithmetic_name", "choose", "describe", "form_of", "reasons", "take", "threads_for",
+    "threads_of", "waking",
 ]  # fmt: skip
 
 # Below this a second thread costs more than it brings; below so many wakings, waking one that sleeps does, though it
@@ -133,39 +133,16 @@ def take(s: Situation, decision: Decision | None = None) -> Choice:
     one = of_one_image(s)
     if decision is None:
         return remembered("", one, _cheapest)
-    return replace(_estimated(one, decision.algorithm), decision=decision)
+    return replace(_alone(one, decision.algorithm), decision=decision)
 
 
-_SMALL = 16
-"""Extents up to this decide by themselves: there a step more is a large share, and tiles are as large."""
-
-
-def around(s: Situation) -> Decision | None:
-    """The algorithm for a situation whose extents vary from call to call, if one is the fastest all around it.
-
-    Around it are the powers of two below and above each of its extents.  What is predicted fastest for both is taken
-    for all between, so that few of the extents that come along are priced; and it depends on none but their own.
-    """
-    one = of_one_image(s)
-    p = one.problem
-    if p.o is not None:
-        return None
-    rounded = [[e if e <= _SMALL else 1 << up(e) for e in map(int, p.i)] for up in (_exponent_below, _exponent_above)]  # type: ignore[arg-type]
-    try:
-        ends = [changed(one, problem=replace(p, i=tuple(i))) for i in rounded]
-    except ArgumentError:  # a kernel does not fit into the smaller one
-        return None
-    (name, *others) = {take(end).algorithm for end in ends}
-    fits = not others and not isinstance(ALGORITHMS[name].fitting(changed(one, once=False)), Refusal)
-    return Decision(name, "around") if fits else None
-
-
-def _exponent_below(extent: int) -> int:
-    return extent.bit_length() - 1
-
-
-def _exponent_above(extent: int) -> int:
-    return (extent - 1).bit_length()
+@lru_cache(1024)
+def _alone(one: Situation, name: str) -> Choice:
+    """The choice of an algorithm that was decided."""
+    form = ALGORITHMS[name].fitting(changed(one, once=False)) if name in ALGORITHMS else ""
+    if isinstance(form, Refusal):
+        return _estimated(one, name)  # which raises, with the reason
+    return Choice(name, {name: form}, {name: _priced(form)}, {name: form.preparing()} if one.once else {}, ())
 
 
 _ROUNDED = 1 + 1e-9

@@ -28,6 +28,7 @@ _MOST_BYTES = 1 << 62
 
 _NUMBERS = ("n", "c", "m", "groups", "offset_groups")
 _BY_AXIS = ("i", "k", "s", "d", "output_padding", "o")
+_NAMES = ("kernel", "strides", "dilations", "pads", "output_padding", "output extents")
 _OPEN = ("n", "i")
 _INT = {int}
 
@@ -95,19 +96,13 @@ def check(p: Problem) -> None:
         raise ArgumentError(f"layout {p.layout!r} is not NCHW or NHWC")
     if rank < 1:
         raise ArgumentError("a convolution needs at least one spatial axis; x has none")
-    for name, values in (
-        ("kernel", p.k),
-        ("strides", p.s),
-        ("dilations", p.d),
-        ("pads", p.pads),
-        ("output_padding", p.output_padding),
-        *((("output extents", p.o),) if p.o is not None else ()),
-    ):
-        if len(values) != rank:
+    by_axis = p.k, p.s, p.d, p.pads, p.output_padding, p.i if p.o is None else p.o
+    for name, entries in zip(_NAMES, by_axis, strict=True):
+        if len(entries) != rank:
             raise ArgumentError(
-                f"{name} {values} has {len(values)} entries, x has {rank} spatial axes; give one entry per axis"
+                f"{name} {entries} has {len(entries)} entries, x has {rank} spatial axes; give one entry per axis"
             )
-    for name, values in (("kernel", p.k), ("strides", p.s), ("dilations", p.d)):
+    for name, values in zip(_NAMES, (p.k, p.s, p.d), strict=False):
         if min(values) < 1:
             raise ArgumentError(f"{name} {values} must be positive along every axis")
     if min([v for v in (p.n, p.c, p.m, *p.i) if v is not None]) < 0:
@@ -120,9 +115,9 @@ def check(p: Problem) -> None:
         )
     if p.overflow not in ("wrap", "saturate"):
         raise ArgumentError(f"overflow {p.overflow!r} is not wrap or saturate")
-    if not isinstance(p.activation, Activation | None):
+    if not (p.activation is None or isinstance(p.activation, Activation)):
         raise ArgumentError(f"activation {p.activation!r} must be an Activation, with its parameters, or None")
-    if not isinstance(p.quantisation, Quantisation | None):
+    if not (p.quantisation is None or isinstance(p.quantisation, Quantisation)):
         raise ArgumentError(f"quantisation {p.quantisation!r} must be a Quantisation or None")
     check_operator(p)
     check_types(p)
@@ -136,6 +131,11 @@ def check(p: Problem) -> None:
 
 
 def _check_size(p: Problem) -> None:
+    reach = [effective_kernel(k, d) + abs(b) + abs(e) for k, d, (b, e) in zip(p.k, p.d, p.pads, strict=True)]
+    if max(*reach, *p.s) >= 1 << 40:
+        raise ArgumentError(f"kernel {p.k}, dilations {p.d}, strides {p.s} or pads {p.pads} reach beyond 2^40 elements")
+    if 8 * math.prod([e or 1 for e in (p.n, p.c, p.m, *p.i, *p.out, *p.k)]) < _MOST_BYTES:
+        return  # nor does any of the three exceed it
     for name, shape, dtype in (
         ("x", p.x_shape, p.x_dtype),
         ("w", p.w_shape, p.w_dtype),
@@ -146,6 +146,3 @@ def _check_size(p: Problem) -> None:
             raise ArgumentError(
                 f"{name} of shape {shape} and type {dtype.name} exceeds the addressable size; split the problem"
             )
-    reach = [effective_kernel(k, d) + abs(b) + abs(e) for k, d, (b, e) in zip(p.k, p.d, p.pads, strict=True)]
-    if max(*reach, *p.s) >= 1 << 40:
-        raise ArgumentError(f"kernel {p.k}, dilations {p.d}, strides {p.s} or pads {p.pads} reach beyond 2^40 elements")
