@@ -15,7 +15,9 @@ import numpy as np
 import pytest
 from done import Done
 
+from polyconv.benchmark.many_sizes import varied
 from polyconv.benchmark.networks import Measure, Network, difference, summary
+from polyconv.models.graph import Value
 
 INTERRUPTIBLE = """
 import signal, sys
@@ -47,6 +49,32 @@ def test_a_table_and_a_document(polyconv: Callable[..., Done], bank: Path, tmp_p
     assert row["measures"]["polyconv"]["error"] < 1e-5
     assert row["measures"]["onnxruntime"]["error"] is None  # others are compared with it
     assert row["peer"] in ("onnxruntime", "openvino")
+
+
+def test_many_sizes(polyconv: Callable[..., Done], bank: Path) -> None:
+    words = ("bench", "--networks", bank / "filter_bank.onnx", *SHORT, "--sizes", "3", "--dim", "height=32",
+             "--dim", "width=32")  # fmt: skip
+    done = polyconv(*words)
+    assert done.code == 0, done.err
+    lines = [line for line in done.out.splitlines() if line.startswith("|")]
+    head, row = ([cell.strip() for cell in line.split("|")] for line in lines[3::2])
+    assert head[1:4] == ["network", "sizes", "new: polyconv ms"] and row[1:3] == ["filter_bank", "3"]
+    assert all(float(cell) > 0 for cell in row[3:-1])
+    (document,) = polyconv(*words, "--peers", "onnxruntime", "--json").json["networks"]
+    assert {g: (met["count"], met["why"]) for g, met in document["sizes"].items()} == {
+        "polyconv": (3, ""), "onnxruntime": (3, ""),
+    }  # fmt: skip
+
+
+def test_sizes_grow_along_what_is_open() -> None:
+    inputs = [Value("x", "float", ("n", 3, "h", None)), Value("k", "float", (4,)), Value("r", "float", None)]
+    feeds = {"x": np.arange(3 * 40 * 5).reshape(1, 3, 40, 5), "k": np.ones(4), "r": np.ones(2)}
+    many = varied(inputs, feeds, 4)
+    shapes = [each["x"].shape for each in many]
+    assert sorted(shapes) == [(1, 3, 64, 6), (1, 3, 96, 7), (1, 3, 128, 8), (1, 3, 160, 9)]
+    assert all(each["k"].shape == (4,) and each["r"].shape == (2,) for each in many)
+    assert {each["x"].shape[2:] for each in varied(inputs, feeds, 2, ["h"])} == {(64, 5), (96, 5)}
+    assert varied(inputs, feeds, 4, ["w"]) == varied(inputs[1:], feeds, 4) == []
 
 
 def test_engines_are_chosen(polyconv: Callable[..., Done], bank: Path) -> None:

@@ -10,6 +10,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import field
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,6 +23,7 @@ from polyconv.benchmark.burn import burn, cpus_for, peaks
 from polyconv.benchmark.engines import GUESTS, environment
 from polyconv.benchmark.engines.ready import Task
 from polyconv.benchmark.judge import quartiles
+from polyconv.benchmark.many_sizes import Sizes, visited
 from polyconv.benchmark.process import GuestError, Process
 from polyconv.benchmark.rounds import Budget, Times, interleave
 from polyconv.dataclass import dataclass
@@ -91,6 +93,8 @@ class Network:
         That engine.
     good, rounds : int
         Rounds in which the CPUs were free, and all.
+    sizes : mapping
+        By engine, what images of many sizes took; empty where none were asked for.
     """
 
     name: str
@@ -99,6 +103,7 @@ class Network:
     peer: str
     good: int
     rounds: int
+    sizes: Mapping[str, Sizes] = field(default_factory=dict)
 
 
 def chosen_guests(words: Sequence[str] | None) -> dict[str, str]:
@@ -116,7 +121,8 @@ def chosen_guests(words: Sequence[str] | None) -> dict[str, str]:
     return {g: "" if find_spec(GUESTS[g].module) else "not installed; pip install 'polyconv[bench]'" for g in wanted}
 
 
-def measure(path: Path, feeds: Feeds, guests: Mapping[str, str], threads: int, budget: Budget, seed: int) -> Network:
+def measure(path: Path, feeds: Feeds, guests: Mapping[str, str], threads: int, budget: Budget, seed: int,
+            many: Sequence[Feeds] = ()) -> Network:  # fmt: skip
     """Open a model on every guest, run it in turn, and compare what comes out.
 
     Parameters
@@ -127,6 +133,8 @@ def measure(path: Path, feeds: Feeds, guests: Mapping[str, str], threads: int, b
         Arrays for its inputs.
     guests : mapping
         As ``chosen_guests`` returns them.
+    many : sequence of mapping
+        Feeds of other sizes, with which it runs after all else.
     """
     cpus = cpus_for(threads)
     level = target(resolve("target"))
@@ -153,11 +161,12 @@ def measure(path: Path, feeds: Feeds, guests: Mapping[str, str], threads: int, b
                 processes[guest] = process
         best = peaks(level, cpus, tries=2).alone
         times = interleave(processes, list(processes), typical, partial(burn, level, cpus), best, budget, rng)
+        met = visited({g: p for g, p in processes.items() if g not in times.failures}, many, rng) if many else {}
     failures |= times.failures
     truth = next((outputs[g] for g in guests if g != OURS and g in outputs), None)
     measures = {g: _measure(g, times, facts.get(g, {}), outputs.get(g), truth, failures.get(g, "")) for g in guests}
     ratio, peer = _ratio(times, measures)
-    return Network(path.stem, measures, ratio, peer, sum(r.good for r in times.rounds), len(times.rounds))
+    return Network(path.stem, measures, ratio, peer, sum(r.good for r in times.rounds), len(times.rounds), met)
 
 
 def _measure(guest: str, times: Times, facts: Mapping[str, Any], found: Sequence[Array] | None,

@@ -64,6 +64,12 @@ Ndimage = Annotated[
 Networks = Annotated[
     bool, typer.Option("--networks", help="Instead: whole models, each engine in a process of its own.")
 ]
+ManySizes = Annotated[
+    int, typer.Option("--sizes", metavar="N", min=0, help="With --networks: so many sizes of images as well.")
+]
+Vary = Annotated[
+    list[str] | None, typer.Option("--vary", metavar="NAME", help="With --sizes: only extents of such names vary.")
+]
 Problems = Annotated[int, typer.Option("--problems", min=1, help="With --smoke: random problems for the floor.")]
 Algorithm = Annotated[
     str | None,
@@ -107,6 +113,8 @@ def command(
     smoke_: Smoke = False,
     ndimage: Ndimage = False,
     networks_: Networks = False,
+    sizes: ManySizes = 0,
+    vary: Vary = None,
     problems: Problems = 300,
     random: Random = None,
     algorithm: Algorithm = None,
@@ -135,7 +143,8 @@ def command(
     names = None if peers is None else tuple(word.strip() for word in peers.split(",") if word.strip())
     if networks_:
         budget = Budget(seconds, rounds)
-        networks.show(targets or (), names, threads, budget, seed, inputs, dim, device, as_json=as_json, file=save)
+        networks.show(targets or (), names, threads, budget, seed, inputs, dim, device, sizes, vary,
+                      as_json=as_json, file=save)  # fmt: skip
         return
     if not targets and not set_:
         raise typer.BadParameter(_NOTHING_NAMED)

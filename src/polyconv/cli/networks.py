@@ -12,7 +12,17 @@ from typing import Any
 
 import typer
 
-from polyconv.benchmark.networks import NETWORK_GUESTS, OURS, Measure, Network, chosen_guests, measure, summary
+from polyconv.benchmark.many_sizes import varied
+from polyconv.benchmark.networks import (
+    NETWORK_GUESTS,
+    OURS,
+    Feeds,
+    Measure,
+    Network,
+    chosen_guests,
+    measure,
+    summary,
+)
 from polyconv.benchmark.record import save
 from polyconv.benchmark.rounds import Budget
 from polyconv.cli import feeds, gpu, render
@@ -25,11 +35,14 @@ __all__ = ["show"]
 
 _COLUMNS = ("network", "polyconv ms", "onnxruntime ms", "openvino ms", "ratio", "load s", "first s", "peak MB", "error",
             "rounds")  # fmt: skip
+_SIZE_COLUMNS = ("network", "sizes", *(f"{when}{cell}" for when in ("new: ", "again: ") for cell in (
+    "polyconv ms", "onnxruntime ms", "openvino ms", "ratio")))  # fmt: skip
 
 
 def show(
     targets: Sequence[str], peers: Sequence[str] | None, threads: int, budget: Budget, seed: int,
-    inputs: Sequence[str] | None, dim: Sequence[str] | None, device: str | None, *, as_json: bool, file: Path | None,
+    inputs: Sequence[str] | None, dim: Sequence[str] | None, device: str | None, sizes: int,
+    vary: Sequence[str] | None, *, as_json: bool, file: Path | None,
 ) -> None:  # fmt: skip
     """Measure models, and write a table or one document.
 
@@ -43,6 +56,10 @@ def show(
         What models are fed, as for ``run``.
     device : str or None
         A GPU, on which ONNX Runtime's CUDA provider is the other engine.
+    sizes : int
+        How many sizes of images models see besides, where their files leave them open.
+    vary : sequence of str or None
+        Names of the extents that differ then; None is all that are open.
     file : Path or None
         Takes the document besides, after every model, so that an interrupt leaves what was measured.
     """
@@ -52,16 +69,17 @@ def show(
         raise typer.BadParameter("--networks measures whole models: name .onnx or .xml files")
     known = usage(feeds.dims, dim or ())
 
-    def fed(path: Path) -> dict[str, Any]:
-        """What a model is fed: files that are named, an .npz beside it, else random numbers."""
+    def fed(path: Path) -> tuple[dict[str, Any], list[Feeds]]:
+        """What a model is fed: files that are named, an .npz beside it, else random numbers; and other sizes of it."""
         graph, beside = read_model(path), path.with_suffix(".npz")
         given = [value for value in graph.inputs if value.name not in graph.defaults]
         files = inputs or ([str(beside)] if beside.is_file() else ())
-        return {name: feed.array for name, feed in usage(feeds.feeds, given, files, known, seed).items()}
+        found = {name: feed.array for name, feed in usage(feeds.feeds, given, files, known, seed).items()}
+        return found, varied(given, found, sizes, vary or ()) if sizes else []
 
     if device is not None:
         gpu.name_of(device.partition(",")[0])  # or why there is none, before models are read
-        gpu.networks(device, [(path, fed(path)) for path in paths], budget.rounds, as_json=as_json, file=file)
+        gpu.networks(device, [(path, fed(path)[0]) for path in paths], budget.rounds, as_json=as_json, file=file)
         return
     guests = usage(chosen_guests, peers)
     rows: list[Network] = []
@@ -73,7 +91,8 @@ def show(
     with render.progress("networks") as advance, kept_when_interrupted(show_so_far):
         for done, path in enumerate(paths):
             advance(done, len(paths))
-            rows.append(measure(path, fed(path), guests, threads, budget, seed))
+            own, many = fed(path)
+            rows.append(measure(path, own, guests, threads, budget, seed, many))
             render.note(_line(rows[-1]))
             if file is not None:
                 save({"schema_version": render.SCHEMA_VERSION, **_document(rows, threads)}, file)
@@ -99,6 +118,33 @@ def _table(rows: Sequence[Network], threads: int) -> None:
             f"below 1 for {', '.join(found['below']) or 'none'}"
         )
     render.line("load, first and peak: polyconv / onnxruntime / openvino; error: rms, from onnxruntime's outputs")
+    _size_table([row for row in rows if row.sizes])
+
+
+def _size_table(rows: Sequence[Network]) -> None:
+    """What images of many sizes take."""
+    if not rows:
+        return
+    render.line("\nImages of many sizes: a run with each for the first time, and for the last of several times.\n")
+    for cells in (_SIZE_COLUMNS, ("---", *("---:" for _ in _SIZE_COLUMNS[1:]))):
+        render.line(f"| {' | '.join(cells)} |")
+    for row in rows:
+        count = max(met.count for met in row.sizes.values())
+        new = _size_cells({guest: met.new_seconds for guest, met in row.sizes.items()})
+        again = _size_cells({guest: met.again_seconds for guest, met in row.sizes.items()})
+        render.line(f"| {' | '.join([row.name, str(count), *new, *again])} |")
+    for row in rows:
+        for guest, met in row.sizes.items():
+            if met.why:
+                render.note(f"{row.name}: {guest}: {shorten(met.why, 200)}")
+
+
+def _size_cells(seconds: Mapping[str, float | None]) -> list[str]:
+    """Milliseconds of each engine, and the fastest other one's over polyconv's."""
+    own, others = seconds.get(OURS), [t for guest, t in seconds.items() if t is not None and guest != OURS]
+    times = [seconds.get(guest) for guest in NETWORK_GUESTS]
+    ratio = None if own is None or not others else min(others) / own
+    return [*("-" if t is None else f"{1e3 * t:.2f}" for t in times), "-" if ratio is None else f"{ratio:.2f}"]
 
 
 def _line(row: Network) -> str:

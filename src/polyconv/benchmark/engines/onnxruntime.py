@@ -68,7 +68,7 @@ def ready(engine: str, p: Problem, made: Operands, task: Task) -> Ready:
 def network(path: str, feeds: dict[str, Any], task: Task) -> Ready:
     """A session on a model's file."""
     session = onnxruntime.InferenceSession(path, _options(task), providers=["CPUExecutionProvider"])
-    return Ready(*keeping(lambda: session.run(None, feeds)))
+    return Ready(*keeping(lambda: session.run(None, feeds)), visit=lambda other: session.run(None, other))
 
 
 def _options(task: Task) -> Any:

@@ -119,7 +119,7 @@ def network(path: str, feeds: dict[str, Any], task: Task) -> Ready:
     """A compiled model of a file."""
     compiled = _CORE.compile_model(_CORE.read_model(path), "CPU", _properties("f32", task))
     request = compiled.create_infer_request()
-    return Ready(*keeping(lambda: list(request.infer(feeds).values())))
+    return Ready(*keeping(lambda: list(request.infer(feeds).values())), visit=request.infer)
 
 
 def _properties(hint: str, task: Task) -> dict[str, Any]:

@@ -71,4 +71,4 @@ def ready(engine: str, p: Problem, made: Operands, task: Task) -> Ready:
 def network(path: str, feeds: dict[str, Any], task: Task) -> Ready:
     """A session on a model's file."""
     session = InferenceSession(path, threads=task.threads, accuracy=task.accuracy)
-    return Ready(*keeping(lambda: session.run(None, feeds)))
+    return Ready(*keeping(lambda: session.run(None, feeds)), visit=lambda other: session.run(None, other))

@@ -56,11 +56,14 @@ class Ready:
     facts : callable
         What is known after a first call: ``precision``, ``kernel``, ``remark``, and seconds of parts of
         the preparation by name.
+    visit : callable
+        Of a model: a run with other feeds.
     """
 
     run: Callable[[], object]
     result: Callable[[], NDArray[Any]]
     facts: Callable[[], dict[str, Any]] = field(default=dict)
+    visit: Callable[[dict[str, NDArray[Any]]], object] = field(default=lambda feeds: None)
 
 
 def check_plain(p: Problem, axes: int) -> None:

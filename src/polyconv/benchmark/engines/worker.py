@@ -77,6 +77,12 @@ class Worker:
         }  # fmt: skip
         return {"load_seconds": opened - begin, "first_seconds": first - start, **grown}
 
+    def visit(self, engine: str, feeds: dict[str, NDArray[Any]]) -> float:
+        """Seconds of a run of an open model with other feeds."""
+        begin = time.perf_counter()
+        self._ready[engine].visit(feeds)
+        return time.perf_counter() - begin
+
     def results(self, engine: str) -> list[NDArray[Any]]:
         """What the last run of a model made."""
         return [np.array(a) for a in self._ready[engine].result()]
