@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from polyconv.algorithms.form import Form, Forms
 from polyconv.dataclass import dataclass
+from polyconv.kernels.address import address
 from polyconv.kernels.convert import LLVM_NAMES
 from polyconv.kernels.isa import lanes
 from polyconv.kernels.language import INT, Buffer, Module, Type, Value, vector
@@ -263,7 +264,7 @@ def box_words(r: Request, sweep: Sweep, box: tuple[int, ...] | None = None) -> C
         common=common, channels=p.c // p.groups, outputs=p.m // p.groups,
         outer_taps=math.prod(axis.taps for axis in sweep[:-1]), taps=last.taps, dilation=last.dilation,
         tap_places=_tap_places(tuple((axis.taps, axis.dilation) for axis in sweep[:-1])),
-        weights=Span(w.ctypes.data, reach) if w.size else words([0]), w_group=w.strides[0], w_output=w.strides[1],
+        weights=Span(address(w), reach) if w.size else words([0]), w_group=w.strides[0], w_output=w.strides[1],
         w_channel=w.strides[2], w_tap=w.strides[3], places=header, slots=2 * header,
         scratch=2 * header + _TOGETHER * r.target.vector_bytes, word_bytes=r.arith.bytes,
         tables=epilogue_tables(r), near=int(along == "pp" and LLVM_NAMES[p.x] == r.arith.accumulator),

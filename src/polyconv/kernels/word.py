@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, SupportsIn
 import numpy as np
 from numpy.typing import NDArray
 
+from polyconv.kernels.address import address
 from polyconv.kernels.language import Module
 from polyconv.kernels.signature import Address, Callee, Signature
 from polyconv.kernels.values import Buffer, Type, Value
@@ -100,7 +101,7 @@ class Memory:
             put_elsewhere(table, value, keep)
         elif isinstance(value, np.ndarray):
             keep.append(value)
-            table += (value.ctypes.data, value.nbytes)
+            table += (address(value), value.nbytes)
         elif isinstance(value, Span):
             table += value
         else:

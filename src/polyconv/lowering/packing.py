@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.dataclass import dataclass
+from polyconv.kernels.address import address
 from polyconv.kernels.convert import LLVM_NAMES
 from polyconv.kernels.isa import Arithmetic
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
@@ -246,7 +247,7 @@ def source_words(r: Request, w: NDArray[Any], sets: Sequence[Set], packed: NDArr
         for s in sets
     ]
     return SourceWords(
-        source=Span(w.ctypes.data, reach), w_group=w_group, w_channel=w_channel, w_run=0 if flat else w_tap,
+        source=Span(address(w), reach), w_group=w_group, w_channel=w_channel, w_run=0 if flat else w_tap,
         w_pixel=w.itemsize if flat else w_channel, w_output=w_output, runs=1 if flat else taps,
         run_rows=taps if flat else 1, channels=c, taps=taps, together=r.arith.channels, word_bytes=w.itemsize,
         move_in=move_in_address(r, Move(*_types(r.arith), along)), set_count=len(sets), sets=of_sets, target=packed,

@@ -18,6 +18,8 @@ import numpy as np
 
 from polyconv.dataclass import dataclass
 from polyconv.gpu.arrays import GpuArray
+from polyconv.kernels.address import address
+from polyconv.kernels.record import words
 from polyconv.machine.host import profile_in_force
 from polyconv.models.arena import Arena
 from polyconv.models.graph import Array
@@ -32,7 +34,6 @@ from polyconv.operators.job import Job
 from polyconv.operators.lying import Lies, lies
 from polyconv.planning.planner import waking
 from polyconv.runtime import threads as pool
-from polyconv.runtime.arrays import address
 from polyconv.runtime.memory import allocating, sized
 from polyconv.settings import context
 
@@ -321,7 +322,7 @@ class Replay:
 
     def _ready(self, job: Job, numbered: Sequence[str | Array], chain: _Chain) -> pool.Ready:
         """A job bound to what has its place; the chain is told of the rest."""
-        frame, written = np.zeros(2 * len(job.operands), np.int64), list[tuple[int, str, int]]()
+        frame, written = [0] * (2 * len(job.operands)), list[tuple[int, str, int]]()
         for at, number in enumerate(job.operands):
             if number is None:
                 continue
@@ -332,9 +333,9 @@ class Replay:
             else:
                 held = self.held[array] if isinstance(array, str) else array
                 lie = lies(held)
-                frame[2 * at] = held.ctypes.data - lie.offset
+                frame[2 * at] = address(held) - lie.offset
             frame[2 * at + 1] = lie.size
-        ready = pool.Ready(job.steps, frame, job.workspace, threads=job.threads, wake=job.wake,
+        ready = pool.Ready(job.steps, words(frame), job.workspace, threads=job.threads, wake=job.wake,
                            environment=pool.control_word(strict=job.strict), workspace=self._workspace)  # fmt: skip
         chain.written += [(ready.operands, word, name, offset) for word, name, offset in written]
         return ready

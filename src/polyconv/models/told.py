@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 
 from polyconv.dataclass import dataclass
+from polyconv.kernels.address import address
 from polyconv.models.convolution import ENGINE
 from polyconv.models.graph import Array
 from polyconv.models.segment import Chosen, Segment
 from polyconv.operators.job import Plan
 from polyconv.operators.lying import Lies, lies, like, packed
 from polyconv.operators.running import conditions
-from polyconv.runtime.arrays import address, may_overlap
+from polyconv.runtime.arrays import may_overlap
 
 __all__ = [
     "Told",

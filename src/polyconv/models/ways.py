@@ -150,7 +150,7 @@ class _Way:
 
     def run(self, arrays: Sequence[Array]) -> Sequence[Array]:
         """See ``Segment.run``."""
-        bound, places = self._bound, self._places
+        bound = self._bound
         try:
             sizes = [(a.shape, a.dtype) for a in arrays]
             known, problem, direct = self._last  # one tuple, as other threads may run other sizes
@@ -172,8 +172,7 @@ class _Way:
                 problem = self._problem_of(arrays, given)
             result = bound(*given)
             bound.let_go()
-            found = bound.direct(*given)
-            self._last = sizes, problem, found and (found[0], *(None if at is None else places[at] for at in found[1:]))
+            self._last = sizes, problem, self._direct(given)
         except Error as error:
             raise type(error)(f"{self._label}: {error}") from error
         made = result if isinstance(result, tuple) else (result,)
@@ -199,29 +198,32 @@ class _Way:
 
     def plan(self, arrays: Sequence[Array], into: tuple[Lies, ...]) -> Plan | None:
         """See ``Segment.plan``."""
-        given, bound, places = self._given(arrays), self._bound, self._places
-        found = bound.direct(*given)
+        known, _, found = self._last
+        if known != [(a.shape, a.dtype) for a in arrays]:
+            found = self._direct(self._given(arrays))
         if found is None:
             return None
         layer, at, residual = found
-        y = like(into[0]) if into else None
-        call = layer.call(given[at], None if residual is None else given[residual],
-                          y if y is None or not self._turned else _pixels(y))  # fmt: skip
-        bound.let_go()
+        source, seen = lies(arrays[at]), _pixels if self._turned else np.asarray
+        x, other, y = (None if a is None else seen(a) for a in (
+            arrays[at], None if residual is None else arrays[residual], like(into[0]) if into else None))  # fmt: skip
+        copy = None
+        if self._turned and _are_planes(source):
+            x = np.empty(seen(arrays[at]).shape, source.dtype)
+            copy = pixels_copy(source, conditions(self._options.threads))
+        call = layer.call(x, other, y)
+        self._bound.let_go()
         if call.entry is None:  # Python has to look at each call
             return None
-        source = lies(arrays[places[at]])  # type: ignore[index]  # x comes with the run
-        copy = pixels_copy(source, conditions(self._options.threads)) if self._turned and _are_planes(source) else None
         count = len(arrays)
-        reads = places[at] if copy is None else count + 1
-        operands = reads, count, None if residual is None else places[residual], None, None
+        operands = at if copy is None else count + 1, count, residual, None, None
         job = Job(call.steps, operands, call.program.workspace, call.plan_threads, call.wake, (call,),
                   strict=call.is_strict)  # fmt: skip
         shape, dtype = call.shape, call.dtype
         made = channels_last((shape[0], shape[-1], *shape[1:-1]), dtype) if self._turned else packed(shape, dtype)
         if copy is None:
             return Plan(into or (made,), (job,))
-        turning = (replace(each, operands=(places[at], count + 1)) for each in copy.jobs)
+        turning = (replace(each, operands=(at, count + 1)) for each in copy.jobs)
         return Plan(into or (made,), (*turning, job), between=copy.results)
 
     def work(self, arrays: Sequence[Any], results: Sequence[Any]) -> Work | None:
@@ -251,6 +253,11 @@ class _Way:
                 made: Situation = layer.situation(problem.fused())
                 return made
         return None
+
+    def _direct(self, given: Sequence[Any]) -> Any:
+        """What computes such inputs without looking at them again, and which arrays of a run it reads."""
+        found = self._bound.direct(*given)
+        return found and (found[0], *(None if at is None else self._places[at] for at in found[1:]))
 
     def _given(self, arrays: Sequence[Array]) -> list[Any]:
         """Inputs by position, as the operator that computes them sees them; constants are None."""

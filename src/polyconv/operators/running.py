@@ -14,6 +14,7 @@ from typing import Any
 
 from polyconv.errors import OutOfMemory
 from polyconv.in_force import target_in_force
+from polyconv.kernels.address import address
 from polyconv.kernels.record import words
 from polyconv.operators.job import Array, Conditions, Job, Plan, Planner
 from polyconv.operators.lying import Lies, lies, new_array
@@ -127,8 +128,8 @@ class _Bound:
     def __call__(self, arrays: Sequence[Array]) -> list[Array]:
         plan = self.plan
         made = [_new(lie) for lie in (*plan.results, *plan.between)]
-        addresses = [a.ctypes.data - offset for a, offset in zip(arrays, self._offsets, strict=True)]
-        addresses += [a.ctypes.data for a in made]
+        addresses = [address(a) - offset for a, offset in zip(arrays, self._offsets, strict=True)]
+        addresses += [address(a) for a in made]
         if self._threads > 1:
             pool.start_workers(self._threads)
         try:
@@ -147,7 +148,7 @@ class _Bound:
         plan, held = self.plan, [lies(a) for a in self.plan.constants]
         everything = [*self._given, *plan.results, *plan.between, *held]
         addresses = [0] * (len(everything) - len(held))
-        addresses += [a.ctypes.data - lie.offset for a, lie in zip(plan.constants, held, strict=True)]
+        addresses += [address(a) - lie.offset for a, lie in zip(plan.constants, held, strict=True)]
         return words([
             v for number in job.operands
             for v in ((0, 0) if number is None else (addresses[number], everything[number].size))

@@ -16,10 +16,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from polyconv.kernels.address import address
 from polyconv.settings import spelled_bytes
 
 __all__ = [
-    "MARKS", "Place", "address", "aligned", "as_aligned", "mark", "marked", "may_overlap",
+    "MARKS", "Place", "aligned", "as_aligned", "mark", "marked", "may_overlap",
     "overlap", "place", "reach", "unwritten",
 ]  # fmt: skip
 
@@ -72,20 +73,14 @@ def aligned(shape: int | tuple[int, ...], dtype: Any) -> NDArray[Any]:
         except (OSError, OverflowError) as error:
             raise MemoryError(f"{spelled_bytes(count)} are more than the system gives ({error})") from None
         raw = np.frombuffer(pages, np.uint8)
-        start = -raw.ctypes.data % _HUGE
+        start = -address(raw) % _HUGE
         with suppress(OSError):  # a system without huge pages has others
             pages.madvise(mmap.MADV_HUGEPAGE, start, count // _HUGE * _HUGE)  # no more than there is
     else:
         raw = np.zeros(count + _LINE, np.uint8)
-        start = -raw.ctypes.data % _LINE
+        start = -address(raw) % _LINE
     memory: NDArray[Any] = raw[start : start + count].view(kind).reshape(shape)
     return memory
-
-
-def address(a: NDArray[Any]) -> int:
-    """Where element 0 lies; sooner than ``a.ctypes.data`` tells."""
-    found: int = a.__array_interface__["data"][0]
-    return found
 
 
 def as_aligned(values: NDArray[Any]) -> NDArray[Any]:
@@ -107,7 +102,7 @@ class Place(NamedTuple):
 def place(a: NDArray[Any]) -> Place:
     """Extent of an array in memory, for any strides (negative and zero included)."""
     size, offset = reach(a)
-    return Place(a.ctypes.data - offset, size, offset, a.strides)
+    return Place(address(a) - offset, size, offset, a.strides)
 
 
 def reach(a: NDArray[Any]) -> tuple[int, int]:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from polyconv.kernels.address import address
 from polyconv.kernels.objects import kernel_text
 from polyconv.kernels.record import words
 from polyconv.runtime.arrays import reach
@@ -355,12 +356,12 @@ def make_entry(arrays: Sequence[NDArray[Any] | None], steps: NDArray[np.int64], 
     callable or None
         ``entry(x, out, residual)``, or with offset and mask, returns ``out`` after running, or None if it must not run.
     """
-    address = _entry()
-    if not address:
+    entry = _entry()
+    if not entry:
         return None
     descriptor = Descriptor(8 * (_HEADER + len(arrays) * _GROUP))
     _write(descriptor, 0, [
-        id(None), id(_NAME), CONTROL, steps.ctypes.data, len(steps) // 4, items, workspace, environment, threads, wake,
+        id(None), id(_NAME), CONTROL, address(steps), len(steps) // 4, items, workspace, environment, threads, wake,
         int(keep_gil), len(arrays),
     ])  # fmt: skip
     for number, array in enumerate(arrays):
@@ -370,7 +371,7 @@ def make_entry(arrays: Sequence[NDArray[Any] | None], steps: NDArray[np.int64], 
         pairs = [v for pair in zip(array.shape, array.strides, strict=True) for v in pair]
         group = id(np.ndarray), id(array.dtype), array.ndim, offset, size, *pairs
         _write(descriptor, _HEADER + number * _GROUP, group)
-    definition = _MethodDef(b"convolve", address, _METH_FASTCALL, None)
+    definition = _MethodDef(b"convolve", entry, _METH_FASTCALL, None)
     descriptor.keep = (*keep, steps, [array.dtype for array in arrays if array is not None])
     descriptor.definition = definition
     return _builtin()(ctypes.addressof(definition), descriptor, None)

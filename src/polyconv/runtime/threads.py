@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.errors import Error
+from polyconv.kernels.address import address
 from polyconv.kernels.language import ERROR_CELL_BYTES
 from polyconv.kernels.objects import EVENTS
 from polyconv.kernels.record import words
@@ -186,24 +187,27 @@ class Ready:
 
     def __init__(self, steps: Words, frame: Words, share: int, *, environment: int, threads: int = 1, wake: int = 0,
                  check: bool = False, workspace: NDArray[np.uint8] | None = None) -> None:  # fmt: skip
-        share, items = -(-share // 64) * 64, int(steps[3::4].sum())
+        share, items = -(-share // 64) * 64, sum(steps.tolist()[3::4])
+        cell = None
         if check:  # which takes every frame to be as long as the longest
             frame = np.concatenate([frame, np.zeros(FRAME_WORDS - len(frame), np.int64)])
+            cell = aligned(ERROR_CELL_BYTES, np.uint8)
         if workspace is None:
             workspace = unwritten(workspace_bytes(share, threads), np.uint8)
-        cell = aligned(ERROR_CELL_BYTES, np.uint8)
         job = words([
-            steps.ctypes.data, len(steps) // 4, items, frame.ctypes.data, workspace.ctypes.data, share, environment,
-            int(check), cell.ctypes.data, threads if items < MOST_ITEMS else 1, wake,
+            address(steps), len(steps) // 4, items, address(frame), address(workspace), share, environment,
+            int(check), 0 if cell is None else address(cell), threads if items < MOST_ITEMS else 1, wake,
         ])  # fmt: skip
         self.operands, self.notes = frame.data, tuple[Words, ...]()
         self._held: tuple[Any, ...] = steps, workspace, job
-        self._address, self._cell = job.ctypes.data, cell.data
+        self._address, self._cell = address(job), None if cell is None else cell.data
         self._pool = threads > 1 and items < MOST_ITEMS
 
     def __call__(self) -> None:
         """Run them, on the pool if it is free, else on this thread alone."""
         _run(self._address, pool=self._pool)
+        if self._cell is None:  # nothing is checked
+            return
         site = int.from_bytes(self._cell[:8], "little")
         if site:
             self._cell[:8] = bytes(8)
@@ -222,8 +226,8 @@ def side_by_side(lanes: Sequence[Sequence[Ready]], share: int, wake: int, worksp
     """
     tables = [words([job._address for job in lane]) for lane in lanes]
     notes = tuple(aligned(len(lane) + 1, np.int64) for lane in lanes)
-    table = words([v for t, n in zip(tables, notes, strict=True) for v in (t.ctypes.data, len(t), n.ctypes.data)])
-    step = words([native()["lane"], table.ctypes.data, table.nbytes, len(lanes)])
+    table = words([v for t, n in zip(tables, notes, strict=True) for v in (address(t), len(t), address(n))])
+    step = words([native()["lane"], address(table), table.nbytes, len(lanes)])
     environment = control_word(strict=True)  # each job sets its own
     row = Ready(step, words([]), share, environment=environment, threads=len(lanes), wake=wake, workspace=workspace)
     row._held, row.notes = (*row._held, lanes, tables, table), notes
@@ -255,7 +259,7 @@ class Chain:
         self._level = min(2, wake) if any(job._pool for job in jobs) else 0
         self._has_lanes = any(job.notes for job in jobs)
         self._words = words([job._address for job in jobs])
-        self._addresses = self._words.ctypes.data
+        self._addresses = address(self._words)
 
     def __call__(self) -> Callable[[], list[float]]:
         """Run them, on the pool if it is free, else on this thread alone; what tells the seconds of each."""
@@ -306,7 +310,7 @@ def _release() -> None:
 
 def step_table(steps: Iterable[_Step]) -> Words:
     """Steps as jobs have them: four words each, the driver, its words, their bytes, and items."""
-    return words([v for step in steps for v in (step.driver, step.words.ctypes.data, step.words.nbytes, step.items)])
+    return words([v for step in steps for v in (step.driver, address(step.words), step.words.nbytes, step.items)])
 
 
 def run_steps(steps: Words, frame: Words, share: int, *, environment: int, threads: int = 1, wake: int = 0,
