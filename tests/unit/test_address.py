@@ -30,4 +30,4 @@ def test_it_is_what_numpy_says(is_there: bool, monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_short_way_is_taken_where_it_is_known() -> None:
     is_known = sys.implementation.name == "cpython" and sys.maxsize > 1 << 32 and object.__basicsize__ == 16
-    assert asked._IS_THERE == is_known
+    assert is_known == asked._IS_THERE
