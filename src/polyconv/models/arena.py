@@ -22,12 +22,18 @@ larger than all before.  Whoever was lent the smaller one keeps it."""
 
 
 class Arena:
-    """Memory by what it is for.  ``lock`` is held by whoever runs in it."""
+    """Memory by what it is for.  ``lock`` is held by whoever runs in it.
 
-    __slots__ = ("_parts", "lock")
+    Parameters
+    ----------
+    most : int
+        Bytes of a part.
+    """
 
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
+    __slots__ = ("_most", "_parts", "lock")
+
+    def __init__(self, most: int) -> None:
+        self.lock, self._most = threading.Lock(), most
         self._parts: dict[str, NDArray[np.uint8]] = {}
 
     def part(self, what: str, size: int) -> NDArray[np.uint8]:
@@ -36,10 +42,12 @@ class Arena:
         Raises
         ------
         MemoryError
-            If the system does not give it.
+            If that is more than a part may have, or the system does not give it.
         """
+        if size > self._most:
+            raise MemoryError(f"{size} bytes of {what}, a session keeps {self._most}")
         found = self._parts.get(what)
         if found is None or found.nbytes < size:
-            grown = size if found is None else max(size, round(_GROWTH * found.nbytes))
+            grown = size if found is None else max(size, min(self._most, round(_GROWTH * found.nbytes)))
             found = self._parts[what] = aligned(grown, np.uint8)
         return found

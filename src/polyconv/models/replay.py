@@ -87,18 +87,15 @@ class Replay:
         Those of them by which branches are chosen, and what they were.
     arena : Arena
         Where what lies between steps has its place, and workspaces theirs.
-    room : int
-        Bytes that may lie between steps.
 
     Raises
     ------
     MemoryError
-        If they are more, or the system does not give them.
+        If that is more than the arena gives.
     """
 
     def __init__(self, told: Sequence[Told], results: Sequence[str], steady: Mapping[str, Array],
-                 feeds: Mapping[str, Lies], switches: Mapping[str, Array], arena: Arena,
-                 room: int) -> None:  # fmt: skip
+                 feeds: Mapping[str, Lies], switches: Mapping[str, Array], arena: Arena) -> None:  # fmt: skip
         told, counted, gone = without_counting(told, {**steady, **switches})
         self._switches = {name: array.item() for name, array in switches.items()}
         told, shown = direct(told, results)
@@ -129,15 +126,13 @@ class Replay:
             pool.workspace_bytes(job.workspace, job.threads if step.lane is None else self._threads)
             for step in told if step.plan for job in step.plan.jobs
         ]  # fmt: skip
-        self._workspace = arena.part("workspace", max(needed, default=64))
+        self._workspace = arena.part("workspaces", max(needed, default=64))
         sizes = {name: size for name, size in self._fixed(told).items() if name not in within.begins}
         begins, size = places(told, sources, sizes, results)
         for name in within.begins.keys() - self._inside.keys():
             whole, offset = within.place(name)
             begins[name] = begins[whole] + offset
-        if size > room:
-            raise MemoryError(f"{size} bytes lie between steps, a session keeps {room}")
-        self._memory = arena.part("between steps", max(LINE, size))
+        self._memory = arena.part("values between steps", max(LINE, size))
         self._made = set[str]()  # results that have their memory by then
         self._by_address = _read_natively(told, results)
         self._pieces: list[_Chain | Told] = []

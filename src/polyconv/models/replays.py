@@ -49,7 +49,7 @@ class Replays:
         self._switches = tuple(switches)
         self._met: list[object] = []  # ways of running it, those of late last; twice where one was to be learned
         self._replays: list[tuple[object, Replay]] = []
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finaliser may run the session amid a run
 
     def found(self, results: Sequence[str], feeds: Mapping[str, Any]) -> Replay | None:
         """The replay that takes these feeds and gives these results, if there is one."""
@@ -86,14 +86,14 @@ class Replays:
         if len(steps) == len(told) and native_steps(steps) > 1:
             with suppress(MemoryError):  # runs by steps free as they go
                 given = {name: lies(a) for name, a in feeds.items()}
-                replay = Replay(steps, results, steady, given, self._switched(feeds), self._arena(), _MOST_BYTES)
+                replay = Replay(steps, results, steady, given, self._switched(feeds), self._arena())
                 self._keep(self._key(results, feeds), replay)
 
     def _arena(self) -> Arena:
         """One of a replay in which nobody runs now: where threads run at once, they come to learn in several."""
         found = list(dict.fromkeys(replay.arena for _, replay in reversed(self._replays)))
         idle = next((arena for arena in found if not arena.lock.locked()), None)
-        return idle or (Arena() if len(found) < _MOST_ARENAS else found[-1])
+        return idle or (Arena(_MOST_BYTES) if len(found) < _MOST_ARENAS else found[-1])
 
     def _key(self, results: tuple[str, ...], feeds: Mapping[str, Array]) -> object:
         """What runs that are alike have in common."""

@@ -58,7 +58,7 @@ class Planned:
         self._planner, self._threads, self._numbers = planner, threads, tuple(numbers)
         self._bound: OrderedDict[Any, _Bound] = OrderedDict()
         self._last: tuple[Any, Any, _Bound] | None = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finaliser may run the operator amid a run
 
     def __call__(self, arrays: Sequence[Array]) -> list[Array]:
         """Run the operator; its results, each in new memory."""
