@@ -9,7 +9,7 @@ import onnxruntime
 import pytest
 from making import info, onnx_model, random, session
 from onnx import ModelProto, TensorProto, helper
-from test_own_operators import same_bits
+from own_models import same_bits
 
 from polyconv.errors import Error
 

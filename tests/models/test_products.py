@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from levels import LEVELS
 from making import engines, info, onnx_model, random, session
 from onnx import TensorProto, helper
-from test_own_operators import at_level
+from own_models import at_level
 
 from polyconv.models.graph import Node, Value
 from polyconv.models.onnx_counts import reshaped

@@ -10,7 +10,7 @@ import pytest
 from levels import LEVELS
 from making import engines, info, onnx_model, onnxruntime_run, session
 from onnx import TensorProto, helper
-from test_own_operators import at_level
+from own_models import at_level
 
 from polyconv.conformance.kernel_texts import TARGETS
 from polyconv.kernels.compile import assembly

@@ -15,7 +15,7 @@ from levels import BOTH_ENDS, LEVELS
 from making import engines, info, onnx_model, random, session
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
-from test_own_operators import at_level, model_of, run, same_bits
+from own_models import at_level, model_of, run, same_bits
 
 import polyconv
 from polyconv.errors import Error

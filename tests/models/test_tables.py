@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from levels import BOTH_ENDS, LEVELS
 from making import info, onnx_model, session
 from onnx import TensorProto, helper
-from test_own_operators import at_level
+from own_models import at_level
 
 from polyconv.conformance.kernel_texts import TARGETS
 from polyconv.kernels.compile import assembly
