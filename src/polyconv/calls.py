@@ -64,6 +64,8 @@ class Call:
         Of the result.
     copies : bool
         Whether the program is one for packed arrays, of which copies are made.
+    table_bytes : int
+        Of the program's words and the tables that they point to.
     """
 
     key: Any
@@ -78,6 +80,7 @@ class Call:
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     copies: bool
+    table_bytes: int
 
 
 def bound(program: Program, key: Any, algorithm: str, arrays: Operands, *, threads: int, strict: bool, seconds: float,
@@ -104,7 +107,8 @@ def bound(program: Program, key: Any, algorithm: str, arrays: Operands, *, threa
         taken = arrays[:3] if offset is None else arrays
         entry = make_entry(taken, table, items, program.workspace, environment, threads, wake,
                            seconds < _KEEP_GIL_SECONDS, (program,))  # fmt: skip
-    call = Call(key, algorithm, threads, program, table, strict, wake, check, entry, y.shape, y.dtype, copies)
+    call = Call(key, algorithm, threads, program, table, strict, wake, check, entry, y.shape, y.dtype, copies,
+                program.table_bytes)  # fmt: skip
     make_ready(call)
     return call
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -53,8 +53,16 @@ _log = logging.getLogger("polyconv")
 
 _MOST_CALLS, _MOST_PACKED = 64, 64 << 20
 """Calls, those used last, and bytes of packed weights that a layer keeps; more bytes where the weights are large."""
+_FEW_CALLS, _MOST_TABLES = 8, 1 << 20
+"""More calls than these are kept only while their tables take no more bytes."""
 _NUMPY = {"float": np.float32, "double": np.float64, "i16": np.int16, "i32": np.int32, "i64": np.int64}
 """NumPy's name of an accumulator."""
+
+
+def _are_many(calls: Collection[Call]) -> bool:
+    """Whether a layer keeps fewer."""
+    is_much = len(calls) > _FEW_CALLS and sum([call.table_bytes for call in calls]) > _MOST_TABLES
+    return is_much or len(calls) > _MOST_CALLS
 
 
 def _used(table: OrderedDict[Any, Any], key: Any) -> Any:
@@ -304,7 +312,7 @@ class Layer:
         most = max(_MOST_PACKED, 8 * self.weights.w.nbytes)
         with TABLES:
             calls[key] = call
-            while len(calls) > 1 and (len(calls) > _MOST_CALLS or self.weights.packed_bytes > most):
+            while len(calls) > 1 and (_are_many(calls.values()) or self.weights.packed_bytes > most):
                 gone = calls.popitem(last=False)[1]
                 if self._last is not None and self._last[0] is gone:
                     self._last = None

@@ -11,8 +11,9 @@ from making import info, onnx_model, onnxruntime_run, random
 from onnx import helper
 
 import polyconv
-from polyconv import Error
-from polyconv.operators import fusing
+from polyconv import Error, prepared
+from polyconv.models import replays
+from polyconv.operators import fusing, running
 
 SIZES = [(1, 4, 12, 20), (1, 4, 13, 20), (2, 4, 7, 33), (1, 4, 40, 5), (1, 4, 12, 20), (1, 4, 64, 65), (3, 4, 13, 20)]
 
@@ -109,3 +110,41 @@ def test_a_large_constant_is_not_kept_by_a_shared_plan() -> None:
     x = random(1, 64, 80)
     np.testing.assert_allclose(session.run(None, {"x": x})[0], onnxruntime_run(model, {"x": x})[0], rtol=1e-5)
     assert fusing._shared.cache_info().misses == 0
+
+
+def _note_new(monkeypatch: pytest.MonkeyPatch, kind: type, made: list[Any]) -> None:
+    """Have a class note its new objects."""
+    right = kind.__init__
+
+    def noted(self: Any, *given: Any, **named: Any) -> None:
+        made.append(self)
+        right(self, *given, **named)
+
+    monkeypatch.setattr(kind, "__init__", noted)
+
+
+def test_tables_of_many_sizes_are_kept_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of sizes whose tables take more than is kept, the last few remain, and all of them run right."""
+    made: dict[type, list[Any]] = {prepared.Layer: [], running.Planned: []}
+    for kind in made:
+        _note_new(monkeypatch, kind, made[kind])
+    model = _network(pads=[1, 1, 1, 1])
+
+    def kept() -> tuple[int, int, int]:
+        """Of twelve sizes: those with a replay, and the most of a layer and of a pass."""
+        for some in made.values():
+            some.clear()
+        session = polyconv.InferenceSession(model, threads=1)
+        for width in range(20, 32):
+            for _ in range(2):
+                session.run(None, {"x": random(1, 4, 9, width)})
+        feeds = {"x": random(1, 4, 9, 20)}
+        ours, theirs = session.run(None, feeds)[0], onnxruntime_run(model, feeds)[0]
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+        calls = max(len(layer._calls) for layer in made[prepared.Layer])
+        return len(session._program.replays._replays), calls, max(len(p._bound) for p in made[running.Planned])
+
+    assert kept() == (12, 12, 12)
+    for module in (replays, prepared, running):
+        monkeypatch.setattr(module, "_MOST_TABLES", 1)
+    assert kept() == (8, 8, 8)

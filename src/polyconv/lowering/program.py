@@ -174,6 +174,12 @@ class Program:
     workspace: int
     keep: tuple[Any, ...] = field(default=())
 
+    @property
+    def table_bytes(self) -> int:
+        """Bytes of the words and of the tables that they point to, weights left out."""
+        words = [step.words for step in self.steps] + [a for a in self.keep if a.__class__ is memoryview]
+        return sum(a.nbytes for a in words)
+
 
 def residual_of(r: Request) -> Operand:
     """The residual, or an operand that nobody reads."""

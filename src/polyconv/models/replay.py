@@ -122,6 +122,7 @@ class Replay:
         sources = {name: within.place(source)[0] for name, source in sources.items()}
         self._inside = {n: place for n in within.begins if (place := within.place(n))[0] in self._moving}
         self._kept = [(step.plan, step.segment) for step in told]  # what the words of jobs lie in
+        self.table_bytes = sum(step.plan.table_bytes for step in told if step.plan is not None)
         needed = [
             pool.workspace_bytes(job.workspace, job.threads if step.lane is None else self._threads)
             for step in told if step.plan for job in step.plan.jobs

@@ -218,7 +218,7 @@ class _Way:
         count = len(arrays)
         operands = at if copy is None else count + 1, count, residual, None, None
         job = Job(call.steps, operands, call.program.workspace, call.plan_threads, call.wake, (call,),
-                  strict=call.is_strict)  # fmt: skip
+                  strict=call.is_strict, table_bytes=call.table_bytes)  # fmt: skip
         shape, dtype = call.shape, call.dtype
         made = channels_last((shape[0], shape[-1], *shape[1:-1]), dtype) if self._turned else packed(shape, dtype)
         if copy is None:

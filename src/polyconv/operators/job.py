@@ -155,6 +155,8 @@ class Job:
         What the words lie in.
     strict : bool
         Whether subnormal numbers count.
+    table_bytes : int
+        Of the words and the tables that they point to.
     """
 
     steps: NDArray[np.int64]
@@ -164,6 +166,7 @@ class Job:
     wake: int
     keep: tuple[Any, ...] = ()
     strict: bool = True
+    table_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +216,11 @@ class Plan:
     constants: tuple[Array, ...] = ()
     launches: tuple[Launching, ...] = ()
     joins: Joins | None = None
+
+    @property
+    def table_bytes(self) -> int:
+        """Bytes of the words of its jobs, and of the tables that they point to."""
+        return sum(job.table_bytes for job in self.jobs)
 
 
 Planner = Callable[[Sequence[Lies], Conditions], Plan]
@@ -349,8 +357,9 @@ class Planning:
         threads = threads_of(self.c.threads, None, seconds, workspace)
         made = steps(threads)
         threads = min(threads, max(1, sum(step.items for step in made)))
+        tables = sum(a.nbytes for step in made for a in (step.words, *step.keep) if isinstance(a, np.ndarray))
         self._jobs.append(Job(step_table(made), tuple(operands), workspace, threads, waking(profile, seconds),
-                              tuple((step.words, step.keep) for step in made)))  # fmt: skip
+                              tuple((step.words, step.keep) for step in made), table_bytes=tables))  # fmt: skip
 
     def launch(self, kernels: Callable[[], Sequence[Launching]]) -> None:
         """Append kernels of a GPU."""

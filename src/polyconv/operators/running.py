@@ -28,6 +28,10 @@ from polyconv.settings import resolve as setting
 __all__ = ["Planned", "conditions", "dry", "values_of"]
 
 _MOST_PLANS = 64
+"""Plans that an operator keeps."""
+_FEW_PLANS, _MOST_TABLES = 8, 1 << 20
+"""More plans than these are kept only while their tables take no more bytes."""
+
 
 def conditions(threads: int | None) -> Conditions:
     """Conditions by the settings in force."""
@@ -99,7 +103,9 @@ class Planned:
             found = _Bound(self._planner(given, here), given, here)
             with self._lock:
                 self._bound[whole] = found
-                if len(self._bound) > _MOST_PLANS:
+                while len(self._bound) > _FEW_PLANS and (
+                    len(self._bound) > _MOST_PLANS or sum([b.table_bytes for b in self._bound.values()]) > _MOST_TABLES
+                ):
                     self._bound.popitem(last=False)
         return found
 
@@ -116,12 +122,13 @@ _Seat = list[tuple[pool.Ready, tuple[tuple[int, int], ...]]]
 class _Bound:
     """A plan, and frames for those who run it at once."""
 
-    __slots__ = ("_given", "_offsets", "_results", "_seats", "_threads", "check", "plan")
+    __slots__ = ("_given", "_offsets", "_results", "_seats", "_threads", "check", "plan", "table_bytes")
 
     def __init__(self, plan: Plan, given: Sequence[Lies], c: Conditions) -> None:
         self.plan, self._given, self.check = plan, tuple(given), c.check
         self._offsets = [lie.offset for lie in given]
         self._results = len(plan.results)
+        self.table_bytes = plan.table_bytes
         self._threads = max((job.threads for job in plan.jobs), default=1)
         self._seats: list[_Seat] = []
 
