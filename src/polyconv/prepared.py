@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -40,7 +40,7 @@ from polyconv.problem.plan import Plan
 from polyconv.problem.problem import Problem
 from polyconv.random_operands import random_operands
 from polyconv.runtime.guests import as_array, is_plain
-from polyconv.runtime.memory import allocating, sized
+from polyconv.runtime.memory import allocating, kept_count, sized
 from polyconv.settings import context as settings_context
 from polyconv.settings import resolve as setting
 from polyconv.target import Target
@@ -53,16 +53,10 @@ _log = logging.getLogger("polyconv")
 
 _MOST_CALLS, _MOST_PACKED = 64, 64 << 20
 """Calls, those used last, and bytes of packed weights that a layer keeps; more bytes where the weights are large."""
-_FEW_CALLS, _MOST_TABLES = 8, 1 << 20
-"""More calls than these are kept only while their tables take no more bytes."""
+_MOST_TABLES = 1 << 20
+"""Bytes of the tables of calls that are kept beyond a few."""
 _NUMPY = {"float": np.float32, "double": np.float64, "i16": np.int16, "i32": np.int32, "i64": np.int64}
 """NumPy's name of an accumulator."""
-
-
-def _are_many(calls: Collection[Call]) -> bool:
-    """Whether a layer keeps fewer."""
-    is_much = len(calls) > _FEW_CALLS and sum([call.table_bytes for call in calls]) > _MOST_TABLES
-    return is_much or len(calls) > _MOST_CALLS
 
 
 def _used(table: OrderedDict[Any, Any], key: Any) -> Any:
@@ -312,7 +306,8 @@ class Layer:
         most = max(_MOST_PACKED, 8 * self.weights.w.nbytes)
         with TABLES:
             calls[key] = call
-            while len(calls) > 1 and (_are_many(calls.values()) or self.weights.packed_bytes > most):
+            count = kept_count((each.table_bytes for each in reversed(calls.values())), _MOST_CALLS, _MOST_TABLES)
+            while len(calls) > 1 and (len(calls) > count or self.weights.packed_bytes > most):
                 gone = calls.popitem(last=False)[1]
                 if self._last is not None and self._last[0] is gone:
                     self._last = None

@@ -5,7 +5,7 @@ Figures come from ``benchmark.networks``; this file chooses columns and spells n
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,21 +13,13 @@ from typing import Any
 import typer
 
 from polyconv.benchmark.many_sizes import varied
-from polyconv.benchmark.networks import (
-    NETWORK_GUESTS,
-    OURS,
-    Feeds,
-    Measure,
-    Network,
-    chosen_guests,
-    measure,
-    summary,
-)
+from polyconv.benchmark.networks import NETWORK_GUESTS, OURS, Network, chosen_guests, measure, summary
 from polyconv.benchmark.record import save
 from polyconv.benchmark.rounds import Budget
 from polyconv.cli import feeds, gpu, render
 from polyconv.cli.interrupts import kept_when_interrupted
 from polyconv.cli.options import subject, usage
+from polyconv.models.graph import Value
 from polyconv.models.limits import shorten
 from polyconv.models.reading import read_model
 
@@ -69,17 +61,18 @@ def show(
         raise typer.BadParameter("--networks measures whole models: name .onnx or .xml files")
     known = usage(feeds.dims, dim or ())
 
-    def fed(path: Path) -> tuple[dict[str, Any], list[Feeds]]:
-        """What a model is fed: files that are named, an .npz beside it, else random numbers; and other sizes of it."""
+    def fed(path: Path) -> tuple[list[Value], dict[str, Any]]:
+        """A model's inputs, and what it is fed: files that are named, an .npz beside it, else random numbers."""
         graph, beside = read_model(path), path.with_suffix(".npz")
         given = [value for value in graph.inputs if value.name not in graph.defaults]
         files = inputs or ([str(beside)] if beside.is_file() else ())
-        found = {name: feed.array for name, feed in usage(feeds.feeds, given, files, known, seed).items()}
-        return found, varied(given, found, sizes, vary or ()) if sizes else []
+        return given, {name: feed.array for name, feed in usage(feeds.feeds, given, files, known, seed).items()}
 
     if device is not None:
+        if sizes:
+            raise typer.BadParameter("--sizes runs models on the CPU: leave out --device")
         gpu.name_of(device.partition(",")[0])  # or why there is none, before models are read
-        gpu.networks(device, [(path, fed(path)[0]) for path in paths], budget.rounds, as_json=as_json, file=file)
+        gpu.networks(device, [(path, fed(path)[1]) for path in paths], budget.rounds, as_json=as_json, file=file)
         return
     guests = usage(chosen_guests, peers)
     rows: list[Network] = []
@@ -91,7 +84,8 @@ def show(
     with render.progress("networks") as advance, kept_when_interrupted(show_so_far):
         for done, path in enumerate(paths):
             advance(done, len(paths))
-            own, many = fed(path)
+            given, own = fed(path)
+            many = varied(given, own, sizes, vary or ()) if sizes else []
             rows.append(measure(path, own, guests, threads, budget, seed, many))
             render.note(_line(rows[-1]))
             if file is not None:
@@ -106,10 +100,9 @@ def show(
 
 
 def _table(rows: Sequence[Network], threads: int) -> None:
-    """The table in Markdown, as a page of the documentation takes it, and what it comes to."""
+    """The tables, and what they come to."""
     render.line(f"Whole models, {threads} thread(s); ratio: time of the fastest other engine over polyconv's.\n")
-    for cells in (_COLUMNS, ("---", *("---:" for _ in _COLUMNS[1:])), *map(_row, rows)):
-        render.line(f"| {' | '.join('-' if cell is None else str(cell).replace('|', '/') for cell in cells)} |")
+    _markdown(_COLUMNS, map(_row, rows))
     render.line()
     found = summary(rows)
     if found["compared"]:
@@ -126,25 +119,27 @@ def _size_table(rows: Sequence[Network]) -> None:
     if not rows:
         return
     render.line("\nImages of many sizes: a run with each for the first time, and for the last of several times.\n")
-    for cells in (_SIZE_COLUMNS, ("---", *("---:" for _ in _SIZE_COLUMNS[1:]))):
-        render.line(f"| {' | '.join(cells)} |")
-    for row in rows:
-        count = max(met.count for met in row.sizes.values())
-        new = _size_cells({guest: met.new_seconds for guest, met in row.sizes.items()})
-        again = _size_cells({guest: met.again_seconds for guest, met in row.sizes.items()})
-        render.line(f"| {' | '.join([row.name, str(count), *new, *again])} |")
+    _markdown(_SIZE_COLUMNS, map(_size_row, rows))
     for row in rows:
         for guest, met in row.sizes.items():
             if met.why:
                 render.note(f"{row.name}: {guest}: {shorten(met.why, 200)}")
 
 
-def _size_cells(seconds: Mapping[str, float | None]) -> list[str]:
-    """Milliseconds of each engine, and the fastest other one's over polyconv's."""
-    own, others = seconds.get(OURS), [t for guest, t in seconds.items() if t is not None and guest != OURS]
-    times = [seconds.get(guest) for guest in NETWORK_GUESTS]
-    ratio = None if own is None or not others else min(others) / own
-    return [*("-" if t is None else f"{1e3 * t:.2f}" for t in times), "-" if ratio is None else f"{ratio:.2f}"]
+def _size_row(row: Network) -> tuple[object, ...]:
+    cells: list[object] = []
+    for name in ("new_seconds", "again_seconds"):
+        cells += [_spelled(row.sizes, (guest,), name, 1e3, ".2f") for guest in NETWORK_GUESTS]
+        times = {guest: time for guest, met in row.sizes.items() if (time := getattr(met, name)) is not None}
+        own, fastest = times.pop(OURS, None), min(times.values(), default=None)
+        cells.append(None if own is None or fastest is None else f"{fastest / own:.2f}")
+    return row.name, max(met.count for met in row.sizes.values()), *cells
+
+
+def _markdown(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """A table, as a page of the documentation takes it."""
+    for cells in (columns, ("---", *("---:" for _ in columns[1:])), *rows):
+        render.line(f"| {' | '.join('-' if cell is None else str(cell).replace('|', '/') for cell in cells)} |")
 
 
 def _line(row: Network) -> str:
@@ -166,7 +161,7 @@ def _row(row: Network) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def _spelled(measures: Mapping[str, Measure], guests: Any, name: str, factor: float, form: str) -> str:
+def _spelled(measures: Mapping[str, object], guests: Any, name: str, factor: float, form: str) -> str:
     """A figure of some engines, with a slash between them."""
     values = [getattr(measures[g], name) if g in measures else None for g in guests]
     return " / ".join("-" if v is None else format(factor * v, form) for v in values)

@@ -229,10 +229,11 @@ class Bound:
             r: replace(v, shape=None) for r, v in values.items() if r in ("residual", "offset", "mask")
         }
 
-        alike = list[Problem]()
+        known: Problem | None = None
 
         def resolve(n: int, i: tuple[int, ...]) -> Problem:
-            for known in alike:
+            nonlocal known
+            if known is not None:
                 with suppress(ArgumentError):  # which lowering says in the operator's words
                     return known.with_extents(n, i)
             sized = replace(x, shape=join(n, channels, i, layout))
@@ -240,7 +241,7 @@ class Bound:
             problem = lowering.problem
             assert problem is not None  # constants and x are all that it depends on
             if lowering.is_alike:
-                alike[:] = [problem]
+                known = problem
             return problem
 
         return resolve

@@ -1,4 +1,4 @@
-"""Where arrays lie in memory, asked so often that NumPy's own ways, 1.5 us each, are a tenth of what planning takes.
+"""Where arrays lie in memory, asked thousands of times while plans are made; NumPy's own ways take 1.5 us each.
 
 CPython's arrays keep the address of element 0 behind the head that all objects have.  Where that is not so it is
 noticed once, and NumPy is asked.

@@ -17,6 +17,7 @@ from polyconv.models.graph import Array
 from polyconv.models.replay import Replay
 from polyconv.models.told import Told, native_steps, told_of
 from polyconv.operators.lying import lies
+from polyconv.runtime.memory import kept_count
 from polyconv.settings import context
 from polyconv.settings import resolve as setting
 
@@ -26,8 +27,8 @@ _MOST_BYTES = 512 << 20
 """Memory that a session may keep between runs for what lies between steps."""
 _MOST_REPLAYS = 64
 """Ways of running a program, as sizes of images are, of which a session keeps replays."""
-_FEW_REPLAYS, _MOST_TABLES = 8, 64 << 20
-"""More replays than these are kept only while their tables take no more bytes."""
+_MOST_TABLES = 64 << 20
+"""Bytes of the tables of replays that are kept beyond a few."""
 _MOST_ARENAS = 4
 """Runs at once, in as many threads, that each find memory of their own."""
 _MOST_MET = 4 * _MOST_REPLAYS
@@ -109,11 +110,12 @@ class Replays:
     def _keep(self, key: object, replay: Replay) -> None:
         """Have a new replay be the last one to go; runs like those of one that goes are met anew."""
         with self._lock:
-            kept, parts, tables = [(key, replay)], _parts(replay), replay.table_bytes
-            for other in reversed(self._replays):
-                more, tables = parts | _parts(other[1]), tables + other[1].table_bytes
-                most = _MOST_REPLAYS if tables <= _MOST_TABLES else min(_FEW_REPLAYS, _MOST_REPLAYS)
-                if len(kept) < most and sum(more.values()) <= _MOST_BYTES:
+            rows = [(key, replay), *reversed(self._replays)]
+            count = kept_count((each.table_bytes for _, each in rows), _MOST_REPLAYS, _MOST_TABLES)
+            kept, parts = rows[:1], _parts(replay)
+            for at, other in enumerate(rows[1:], 1):
+                more = parts | _parts(other[1])
+                if at < count and sum(more.values()) <= _MOST_BYTES:
                     kept.append(other)
                     parts = more
                 else:

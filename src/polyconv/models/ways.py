@@ -155,20 +155,17 @@ class _Way:
             sizes = [(a.shape, a.dtype) for a in arrays]
             known, problem, direct = self._last  # one tuple, as other threads may run other sizes
             is_resized = sizes != known
-            if direct is not None and is_resized:
-                direct = self._resized(arrays, sizes)
-            if direct is not None:
-                layer, x, residual = direct
-                other = None if residual is None else arrays[residual]
-                if not self._turned:
-                    made = layer(arrays[x], residual=other)
-                else:
-                    made = layer(_gathered(arrays[x]), residual=None if other is None else _pixels(other))
+            if direct is not None and (not is_resized or self._is_fitting(arrays, sizes, known, direct)):
+                layer, at, residual = direct
+                x, other = arrays[at], None if residual is None else arrays[residual]
+                if self._turned:
+                    x, other = _gathered(x), None if other is None else _pixels(other)
+                y = layer(x, residual=other)
                 if is_resized:
                     bound.let_go()
-                return (_planes(made) if self._turned else made,)
+                return (_planes(y) if self._turned else y,)
             given = self._given(arrays)
-            if sizes != known:
+            if is_resized:
                 problem = self._problem_of(arrays, given)
             result = bound(*given)
             bound.let_go()
@@ -178,23 +175,23 @@ class _Way:
         made = result if isinstance(result, tuple) else (result,)
         return [_planes(y) for y in made] if self._turned else made
 
-    def _resized(self, arrays: Sequence[Array], sizes: Sequence[Any]) -> Any:
-        """The direct call for inputs that differ from those before in their extents alone, told of them.
+    def _is_fitting(self, arrays: Sequence[Array], sizes: Sequence[Any], known: Sequence[Any], direct: Any) -> bool:
+        """Whether the direct call of known sizes takes inputs of other extents; then it is remembered for these.
 
-        None if they differ in more, or may not fit: then all of them are looked at.
+        Where they differ in more, or may not fit, all of them have to be looked at.
         """
-        known, _, (layer, x, residual) = self._last
-        kinds = [[(len(shape), dtype) for shape, dtype in some] for some in (sizes, known)]
-        if self._options.device is not None or kinds[0] != kinds[1]:
-            return None
+        layer, x, residual = direct
+        new, old = ([(len(shape), dtype) for shape, dtype in some] for some in (sizes, known))
+        if self._options.device is not None or new != old:
+            return False
         shapes = [(_pixels(a) if self._turned else a).shape for a in arrays]
         with suppress(Error):
             problem = layer.problem_of(shapes[x], residual=residual is not None)
             if residual is None or shapes[residual] == problem.y_shape:
                 self._check_bytes(problem)
-                self._last = sizes, problem, (layer, x, residual)
-                return layer, x, residual
-        return None
+                self._last = sizes, problem, direct
+                return True
+        return False
 
     def plan(self, arrays: Sequence[Array], into: tuple[Lies, ...]) -> Plan | None:
         """See ``Segment.plan``."""

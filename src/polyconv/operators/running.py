@@ -21,7 +21,7 @@ from polyconv.operators.lying import Lies, lies, new_array
 from polyconv.operators.numbers import MOST_NUMBERS
 from polyconv.runtime import threads as pool
 from polyconv.runtime.arrays import mark
-from polyconv.runtime.memory import sized
+from polyconv.runtime.memory import kept_count, sized
 from polyconv.settings import context
 from polyconv.settings import resolve as setting
 
@@ -29,8 +29,8 @@ __all__ = ["Planned", "conditions", "dry", "values_of"]
 
 _MOST_PLANS = 64
 """Plans that an operator keeps."""
-_FEW_PLANS, _MOST_TABLES = 8, 1 << 20
-"""More plans than these are kept only while their tables take no more bytes."""
+_MOST_TABLES = 1 << 20
+"""Bytes of the tables of plans that are kept beyond a few."""
 
 
 def conditions(threads: int | None) -> Conditions:
@@ -103,9 +103,8 @@ class Planned:
             found = _Bound(self._planner(given, here), given, here)
             with self._lock:
                 self._bound[whole] = found
-                while len(self._bound) > _FEW_PLANS and (
-                    len(self._bound) > _MOST_PLANS or sum([b.table_bytes for b in self._bound.values()]) > _MOST_TABLES
-                ):
+                sizes = (each.plan.table_bytes for each in reversed(self._bound.values()))
+                for _ in range(len(self._bound) - kept_count(sizes, _MOST_PLANS, _MOST_TABLES)):
                     self._bound.popitem(last=False)
         return found
 
@@ -122,13 +121,12 @@ _Seat = list[tuple[pool.Ready, tuple[tuple[int, int], ...]]]
 class _Bound:
     """A plan, and frames for those who run it at once."""
 
-    __slots__ = ("_given", "_offsets", "_results", "_seats", "_threads", "check", "plan", "table_bytes")
+    __slots__ = ("_given", "_offsets", "_results", "_seats", "_threads", "check", "plan")
 
     def __init__(self, plan: Plan, given: Sequence[Lies], c: Conditions) -> None:
         self.plan, self._given, self.check = plan, tuple(given), c.check
         self._offsets = [lie.offset for lie in given]
         self._results = len(plan.results)
-        self.table_bytes = plan.table_bytes
         self._threads = max((job.threads for job in plan.jobs), default=1)
         self._seats: list[_Seat] = []
 

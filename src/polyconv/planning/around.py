@@ -32,9 +32,11 @@ class Around:
     def decision(self, s: Situation) -> Decision | None:
         """What is taken in a situation; None if it has to be priced."""
         p = s.problem
+        if p.o is not None:  # output extents that do not follow from the image's
+            return None
         low = tuple([e if e <= _SMALL else 1 << e.bit_length() - 1 for e in map(int, p.i)])  # type: ignore[arg-type]
         high = tuple([e if e <= _SMALL else 1 << (e - 1).bit_length() for e in map(int, p.i)])  # type: ignore[arg-type]
-        key = low, high, p.o, p.residual, s.target, s.profile
+        key = low, high, p.residual, s.target, s.profile
         if key not in self._found:
             self._found[key] = _fastest(s, (low, high))
         name = self._found[key]
@@ -45,10 +47,8 @@ class Around:
 
 def _fastest(s: Situation, corners: tuple[tuple[int, ...], tuple[int, ...]]) -> str | None:
     """What is predicted fastest for two sizes, if it is the same."""
-    if s.problem.o is not None:  # output extents do not follow
-        return None
     try:
-        name, other = (take(changed(s, problem=replace(s.problem, i=i))).algorithm for i in corners)
+        name, other = (take(replace(s, problem=replace(s.problem, i=i))).algorithm for i in corners)
     except ArgumentError:  # a kernel does not fit into the smaller one
         return None
     return name if name == other else None

@@ -138,7 +138,7 @@ def take(s: Situation, decision: Decision | None = None) -> Choice:
 
 @lru_cache(1024)
 def _alone(one: Situation, name: str) -> Choice:
-    """The choice of an algorithm that was decided."""
+    """What ``_estimated`` says of one algorithm, without a reason for every other one."""
     form = ALGORITHMS[name].fitting(changed(one, once=False)) if name in ALGORITHMS else ""
     if isinstance(form, Refusal):
         return _estimated(one, name)  # which raises, with the reason

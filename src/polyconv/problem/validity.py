@@ -96,8 +96,8 @@ def check(p: Problem) -> None:
         raise ArgumentError(f"layout {p.layout!r} is not NCHW or NHWC")
     if rank < 1:
         raise ArgumentError("a convolution needs at least one spatial axis; x has none")
-    by_axis = p.k, p.s, p.d, p.pads, p.output_padding, p.i if p.o is None else p.o
-    for name, entries in zip(_NAMES, by_axis, strict=True):
+    by_axis = p.k, p.s, p.d, p.pads, p.output_padding, *(() if p.o is None else (p.o,))
+    for name, entries in zip(_NAMES, by_axis, strict=False):
         if len(entries) != rank:
             raise ArgumentError(
                 f"{name} {entries} has {len(entries)} entries, x has {rank} spatial axes; give one entry per axis"

@@ -1,4 +1,4 @@
-"""What memory is taken for, said where there is none; and what is free, given back.
+"""What memory is taken for, said where there is none; how much is kept, and what is free, given back.
 
 A bare MemoryError names no argument and no way out; whoever takes memory for a caller says both.  It must not know how
 memory is taken.
@@ -10,9 +10,10 @@ import ctypes
 import gc
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -21,12 +22,14 @@ from numpy.typing import NDArray
 from polyconv.errors import OutOfMemory
 from polyconv.settings import spelled_bytes
 
-__all__ = ["allocating", "collecting_later", "freed", "most_bytes", "native_order", "sized"]
+__all__ = ["allocating", "collecting_later", "freed", "kept_count", "most_bytes", "native_order", "sized"]
 
 _UNKNOWN_MACHINE = 4 << 30
 _MOST_FREED = 8 << 20
 """Bytes that may wait until they are given back, which takes about a millisecond."""
 _freed = [0]
+_FEW = 8
+"""Of what may be wanted again so many are kept, whatever they take."""
 
 
 def most_bytes() -> int:
@@ -81,8 +84,8 @@ def native_order(a: NDArray[Any], name: str) -> NDArray[Any]:
 def collecting_later(*, trims: bool = True) -> Iterator[None]:
     """Let Python's collector of cycles wait while a block makes many objects that stay.
 
-    It would look through all of them each time that some hundreds are made: a tenth of a small model's start, a
-    quarter of a run with a new size.  Where two threads are in such blocks, it may run again before both are through.
+    It would look through all of them each time that some hundreds are made: a tenth of a small model's start, 2
+    to 25 % of a run with a new size.  Where two threads are in such blocks, it may run again before both are through.
     At the end the system gets back what the block took for a while, if ``trims``.
     """
     was_on = gc.isenabled()
@@ -94,6 +97,19 @@ def collecting_later(*, trims: bool = True) -> Iterator[None]:
             gc.enable()
         if trims:
             freed(_MOST_FREED)
+
+
+def kept_count(sizes: Iterable[int], most: int, room: int) -> int:
+    """How many of some things are kept, of which the last used come first: no more than ``most``.
+
+    Beyond the first few only as many as take no more than ``room`` bytes all together.
+    """
+    count = 0
+    for total in accumulate(sizes):
+        if count == most or (count >= _FEW and total > room):
+            break
+        count += 1
+    return count
 
 
 def freed(count: int) -> None:
