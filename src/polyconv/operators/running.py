@@ -29,7 +29,7 @@ __all__ = ["Planned", "conditions", "dry", "values_of"]
 
 _MOST_PLANS = 64
 """Plans that an operator keeps."""
-_MOST_TABLES = 8 << 20
+_MOST_TABLES = 16 << 20
 """Bytes of the tables of plans that are kept beyond a few."""
 
 
