@@ -10,7 +10,7 @@ import hashlib
 import json
 import platform
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 
@@ -81,6 +81,8 @@ class Target:
         Whether it has dot products of bytes for its vectors (AVX512_VNNI, AVX-VNNI, the I8MM of 64-bit ARM).
     vbmi2 : bool
         Whether it picks bytes of a vector, and moves chosen ones to its beginning (AVX512_VBMI, AVX512_VBMI2).
+    matrix : bool
+        Whether it has a matrix unit for bytes and bf16 (AMX_TILE, AMX_INT8, AMX_BF16), and this process may use it.
     """
 
     level: str
@@ -90,6 +92,7 @@ class Target:
     bf16: bool = False
     vnni: bool = False
     vbmi2: bool = False
+    matrix: bool = False
 
     @property
     def vector_bytes(self) -> int:
@@ -136,7 +139,26 @@ def llvm_version() -> str:
 
 @cache
 def host_target() -> Target:
-    """Everything this machine has: what LLVM finds, or what it found when a process before asked it."""
+    """Everything this machine has, and this process may use: a matrix unit the system has to allow."""
+    found = _host_target()
+    return replace(found, matrix=False) if found.matrix and not _is_allowed() else found
+
+
+_ARCH_PRCTL, _ASKS_FOR, _MATRIX_REGISTERS = 158, 0x1023, 18
+"""Linux's system call, its request for registers that a process has to ask for, and those of the matrix unit."""
+
+
+def _is_allowed() -> bool:
+    """Whether Linux lets this process use the matrix unit's registers, all its threads and children too."""
+    import ctypes
+
+    if sys.platform != "linux":
+        return False
+    return int(ctypes.CDLL(None).syscall(_ARCH_PRCTL, _ASKS_FOR, _MATRIX_REGISTERS)) == 0
+
+
+def _host_target() -> Target:
+    """What LLVM finds, or what it found when a process before asked it."""
     seen = _processor()
     rules = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
     path = None if seen is None else files.place((llvm_version(), rules, platform.machine(), seen), "cpu")
@@ -177,7 +199,8 @@ def _found_by_llvm() -> Target:
         return Target(highest, triple, cpu, has.flatten(), vnni=highest == "neon" and bool(has.get("i8mm")))
     if all(has.get(f) for f in ("avx512f", "avx512bw", "avx512dq", "avx512vl", "f16c", "fma")):
         bf16, vnni, vbmi, vbmi2 = (bool(has.get(f"avx512{f}")) for f in ("bf16", "vnni", "vbmi", "vbmi2"))
-        return Target("avx512", triple, cpu, has.flatten(), bf16, vnni, vbmi and vbmi2)
+        matrix = all(has.get(f"amx-{f}") for f in ("tile", "int8", "bf16")) and bf16 and vnni
+        return Target("avx512", triple, cpu, has.flatten(), bf16, vnni, vbmi and vbmi2, matrix)
     if all(has.get(f) for f in ("avx2", "fma", "f16c")):
         return Target("avx2", triple, cpu, has.flatten(), vnni=bool(has.get("avxvnni")))
     return Target("baseline", triple, "x86-64", "")

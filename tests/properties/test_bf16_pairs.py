@@ -19,7 +19,9 @@ from polyconv.target import host_target, target
 pytestmark = pytest.mark.skipif(not host_target().bf16, reason="needs dot products of bf16 pairs")
 
 BF16 = ml_dtypes.bfloat16
-ALGORITHM = pytest.mark.parametrize("algorithm", ["direct", "dots", "dots_patches", "dots_pixels", "woven"])
+ALGORITHM = pytest.mark.parametrize(
+    "algorithm", ["direct", "dots", "dots_patches", "dots_pixels", "woven", *["dots_matrix"] * host_target().matrix]
+)
 LAYOUT = pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 
 PLANES = (

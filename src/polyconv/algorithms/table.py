@@ -84,6 +84,11 @@ def _no_masks(target: Target) -> str | None:
     return None if target.has_masks else f"needs mask registers, {target.level} has none"
 
 
+def _no_matrix(target: Target) -> str | None:
+    """Why the matrix unit is not used."""
+    return None if target.matrix else "needs a matrix unit (AMX) that the system lets this process use"
+
+
 ALGORITHMS: dict[str, Algorithm] = {
     row.name: row
     for row in (
@@ -93,6 +98,7 @@ ALGORITHMS: dict[str, Algorithm] = {
         Algorithm("dots_grouped", _lazy("dots.grouped")),
         Algorithm("dots_inner", _lazy("dots.inner")),
         Algorithm("dots_lines", _lazy("dots.lines"), excluded=_no_masks),
+        Algorithm("dots_matrix", _lazy("dots.matrix"), excluded=_no_matrix),
         Algorithm("dots_patches", _lazy("dots.patches"), excluded=_no_masks),
         Algorithm("dots_pixels", _lazy("dots.pixels"), excluded=_no_masks),
         Algorithm("pointwise", _lazy("product.pointwise")),

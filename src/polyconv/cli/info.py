@@ -91,11 +91,12 @@ def _spelled(value: object) -> object:
 def _cpu() -> dict[str, Any]:
     host = host_target()
     used = target(resolve("target"))
+    beyond = {"dot products of bytes": host.vnni, "dot products of bf16": host.bf16, "matrix unit": host.matrix}
     return {
         "name": _model_name(),
         "machine": platform.machine(),
         "llvm name": host.cpu,
-        "instruction set": host.level + (" with bf16 dot products" if host.bf16 else ""),
+        "instruction set": ", ".join([host.level, *(name for name, has in beyond.items() if has)]),
         "used": used.level,
         "vector": f"{8 * used.vector_bytes} bits",
     }

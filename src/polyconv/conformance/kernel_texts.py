@@ -32,8 +32,9 @@ __all__ = ["TARGETS", "KernelText", "kernel_texts"]
 
 TARGETS = {
     "avx512": Target(
-        "avx512", "x86_64-unknown-linux-gnu", "x86-64-v4", "+avx512bf16,+avx512vnni,+avx512vbmi,+avx512vbmi2",
-        bf16=True, vnni=True, vbmi2=True,
+        "avx512", "x86_64-unknown-linux-gnu", "x86-64-v4",
+        "+avx512bf16,+avx512vnni,+avx512vbmi,+avx512vbmi2,+amx-tile,+amx-int8,+amx-bf16",
+        bf16=True, vnni=True, vbmi2=True, matrix=True,
     ),
     "avx2": Target("avx2", "x86_64-unknown-linux-gnu", "x86-64-v3", ""),
     "baseline": Target("baseline", "x86_64-unknown-linux-gnu", "x86-64", ""),

@@ -119,6 +119,11 @@ class Emitter:
         given = ", ".join(f"{o.type} {o.name}" for o in operands)
         return self.emit(f"call {type_} @{full}({given})", type_)
 
+    def act(self, full: str, kinds: str, given: str) -> None:
+        """Call an intrinsic by its full name that has no result, with operands as LLVM spells them."""
+        self._declared.setdefault(full, f"declare void @{full}({kinds})")
+        self._line(f"  call void @{full}({given})")
+
     # -- lanes -----------------------------------------------------------------------------------
 
     def splat(self, scalar: Value, lanes: int) -> Value:

@@ -27,7 +27,7 @@ from polyconv.kernels.tile import ask_early, multiply_add
 
 __all__ = [
     "FusedTile", "Out", "PlaceWalk", "Walk", "WordWalk", "ask_for_results", "fused_channel_tile",
-    "fused_pixel_tile", "lanes_apart", "leads_of", "of_sums", "places_of_rows",
+    "fused_pixel_tile", "lanes_apart", "leads_of", "less_windows", "of_sums", "places_of_rows",
 ]  # fmt: skip
 
 
@@ -211,7 +211,7 @@ def fused_channel_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: 
                     alone=vectors == 1 and rows > _MOST_TOGETHER,
                 )
                 entry.next(*(multiplied(a, b, carried, _FIRST_OF_TWO) if spec.half else carried))
-            sums = _less_windows(k, spec, entry.results[asks:], vectors, factors)
+            sums = less_windows(k, spec, entry.results[asks:], vectors, factors)
             group.next(
                 rows_in + given.row * rows,
                 *out.store(sums, vectors, rows_out, given.y_row, rows_beside, given.r_row),
@@ -225,7 +225,7 @@ def _spread(k: Module, spec: FusedTile, kind: Type, place: Buffer, f16c: bool) -
     return k.splat(widen(k, k.load(lying, place), DTYPES[spec.source], kind.element, f16c=f16c), kind.lanes)
 
 
-def _less_windows(k: Module, spec: FusedTile, sums: list[Value], vectors: int, factors: Buffer) -> list[Value]:
+def less_windows(k: Module, spec: FusedTile, sums: list[Value], vectors: int, factors: Buffer) -> list[Value]:
     """Sums of rows of so many vectors, less what ``windows`` says."""
     if not spec.windows:
         return sums

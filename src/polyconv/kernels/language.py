@@ -303,25 +303,15 @@ class Module(Emitter):
             store_parts(self, self.bits(value), target, mask.count)
             return
         skipped = 0 if mask.first is None else mask.first * value.type.element_bytes
-        self._store_masked(value, target, mask.bits, mask.count * value.type.element_bytes - skipped, skipped)
+        self.store_masked(value, target, mask.bits, mask.count * value.type.element_bytes - skipped, skipped)
 
-    def _store_masked(self, value: Value, target: Buffer, bits: Value, size: Value, skipped: Value | int = 0) -> None:
-        value = self.bits(value)
-        type_ = value.type
+    def store_masked(self, value: Value, target: Buffer, bits: Value, size: Value, skipped: Value | int = 0) -> None:
+        """Store lanes whose bits are set, which lie in so many bytes behind those that are skipped."""
+        type_ = (value := self.bits(value)).type
         address = self._checked(target, size, "masked store", skipped)
         full = f"llvm.masked.store.{type_.suffix}.p0"
         self._declared.setdefault(full, f"declare void @{full}({type_}, ptr, i32, {bits.type})")
         self._line(f"  call void @{full}({type_} {value.name}, ptr {address}, i32 1, {bits.type} {bits.name})")
-
-    def store_every(self, value: Value, target: Buffer, step: int, first: int, count: Value) -> None:
-        """Store the first ``count`` of lanes ``first``, ``first + step``, ...; the others' memory is not touched."""
-        lanes = range(value.type.lanes)
-        count = self.maximum(self.minimum(count, len(lanes[first::step])), 0)
-        ramp = ", ".join(f"i32 {(i - first) // step if i in lanes[first::step] else len(lanes)}" for i in lanes)
-        wide = self.splat(self.cast("trunc", count, Type("i32")), len(lanes))
-        bits = self.emit(f"icmp ult <{len(lanes)} x i32> <{ramp}>, {wide.name}", value.type.of("i1"))
-        size = self.select(count > 0, (count - 1) * step + (first + 1), 0) * value.type.element_bytes
-        self._store_masked(value, target, bits, size)
 
     def broadcast(self, type_: Type, source: Buffer, align: int | None = None) -> Value:
         """Load one element into every lane; without ``align`` in bytes it is aligned to its size."""
@@ -345,6 +335,16 @@ class Module(Emitter):
         full = "llvm.memset.inline.p0.i64"
         self._declared.setdefault(full, f"declare void @{full}(ptr, i8, i64, i1)")
         self._line(f"  call void @{full}(ptr {address}, i8 0, i64 {size}, i1 false)")
+
+    def rows_place(self, memory: Buffer, step: Value | int, rows: Value | int, width: Value | int, what: str
+                   ) -> tuple[str, str]:  # fmt: skip
+        """Operands of an instruction that reads or writes rows of ``width`` bytes: place and step, checked."""
+        plain = self._address(memory)
+        if not self.check:
+            return f"ptr {plain}", f"i64 {self.spell(step, INT)}"
+        found = self._checked(memory, (rows - 1) * step + width, what)
+        is_inside = self.emit(f"icmp eq ptr {found}, {plain}", BOOL)
+        return f"ptr {found}", f"i64 {self.select(is_inside, step, 0).name}"
 
     # -- addresses -------------------------------------------------------------------------------
 

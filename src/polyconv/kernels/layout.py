@@ -13,6 +13,7 @@ from polyconv.dataclass import dataclass
 from polyconv.dtypes import DTYPES
 from polyconv.kernels.epilogue import Epilogue
 from polyconv.kernels.language import Buffer, Mask, Module, Type, Value
+from polyconv.kernels.parts import store_every
 from polyconv.kernels.signature import Int, Signature
 
 __all__ = [
@@ -209,7 +210,7 @@ class Block:
             stored = -(-part * n // step)  # lanes that lie in parts before
             spread = k.shuffle(value, value, [min((part * n + i) // step, n - 1) for i in range(n)])
             first = stored * step - part * n
-            k.store_every(spread, place + part * n * value.type.element_bytes, step, first, count - stored)
+            store_every(k, spread, place + part * n * value.type.element_bytes, step, first, count - stored)
 
     def each(self, g: MoveBlock, wide: tuple[Load, Store], single: tuple[Load, Store]) -> None:
         """Pixel by pixel, a vector's worth at a time: for strides that leave nothing together."""

@@ -1,4 +1,4 @@
-"""The first lanes of a vector, loaded and stored by parts of it: for CPUs that cannot leave lanes out, or do so slowly.
+"""Some lanes of a vector: the first ones, loaded and stored by parts of it, and every second one or fewer.
 
 LLVM takes a masked load or store apart into a branch for every lane where there is no instruction; and masked stores of
 AVX2 take 12 cycles on a Zen 3, where parts take 3 or 4.  A part is a power of two of lanes: the binary digits of a
@@ -16,7 +16,7 @@ from polyconv.kernels.values import Buffer, Type, Value
 if TYPE_CHECKING:
     from polyconv.kernels.language import Module
 
-__all__ = ["has_parts", "load_parts", "store_parts"]
+__all__ = ["has_parts", "load_parts", "store_every", "store_parts"]
 
 
 def has_parts(type_: Type) -> bool:
@@ -53,6 +53,17 @@ def load_parts(k: Module, type_: Type, source: Buffer, count: Value) -> Value:
         every.next(k.load(type_, source))
     whole: Value = every.results[0]
     return whole
+
+
+def store_every(k: Module, value: Value, target: Buffer, step: int, first: int, count: Value) -> None:
+    """Store the first ``count`` of lanes ``first``, ``first + step``, ...; the others' memory is not touched."""
+    lanes = range(value.type.lanes)
+    count = k.maximum(k.minimum(count, len(lanes[first::step])), 0)
+    ramp = ", ".join(f"i32 {(i - first) // step if i in lanes[first::step] else len(lanes)}" for i in lanes)
+    wide = k.splat(k.cast("trunc", count, Type("i32")), len(lanes))
+    bits = k.emit(f"icmp ult <{len(lanes)} x i32> <{ramp}>, {wide.name}", value.type.of("i1"))
+    size = k.select(count > 0, (count - 1) * step + (first + 1), 0) * value.type.element_bytes
+    k.store_masked(value, target, bits, size)
 
 
 def _place(begin: Buffer, count: Value, whole: Type) -> Buffer:

@@ -56,12 +56,12 @@ from polyconv.lowering.tiles import word_address
 from polyconv.lowering.traffic import apart_cycles, far_cycles
 from polyconv.problem.problem import Problem
 
-__all__ = ["LYING", "DenseForm", "forms", "word_entries"]
+__all__ = ["LYING", "MERGED", "DenseForm", "forms", "lies", "word_entries"]
 
 LYING = {"i8": ("u8",), "i16": ("i16", "u16"), "bf16": ("bf16",)}
 """Types of inputs that are multiplied as they lie, by the type of a weight."""
 
-_MERGED = {"i8": 4, "i16": 2, "bf16": 7}
+MERGED = {"i8": 4, "i16": 2, "bf16": 7}
 """Most channels whose planes are merged pixel by pixel, by the type of a weight; more are transposed."""
 
 _PHASES = 0.2
@@ -115,7 +115,7 @@ class DenseForm(OrderedForm):
             run = max(1, sizes.held[-1].count)
             moves = sets * count * (400 + weaving_cycles(s, arith, sizes.held, run, panel_in, sizes.step))
             products *= _OF_PLANES
-        elif sizes.beside < 2 and _lies(p, arith, sweep, p.c * p.x_dtype.itemsize):
+        elif sizes.beside < 2 and lies(p, arith, sweep, p.c * p.x_dtype.itemsize):
             moves = sets * count * 400.0
         else:
             follow = panel_in == p.c and sizes.pixel_bytes == panel_in * channel_bytes(arith) and not self.is_turned
@@ -138,7 +138,7 @@ class DenseForm(OrderedForm):
         group_in, group_out = p.c // p.groups, p.m // p.groups
         lane, of_vector = lanes(r.target, arith), r.target.vector_bytes
         w = r.weights(sweep)
-        in_place = together and sizes.beside < 2 and _lies(p, arith, sweep, r.x.spatial[-1])
+        in_place = together and sizes.beside < 2 and lies(p, arith, sweep, r.x.spatial[-1])
         in_place = in_place and not (arith.name == "i16" and r.zero_point)
         r, found, lists = with_row_biases(r, sweep, w)
         words = -(-group_in * (last.taps if sizes.whole_lines else 1) // arith.channels)
@@ -198,7 +198,7 @@ def _leaving(s: Situation, sizes: Sizes) -> float:
     return 0.5 + 2.0 / min(4, sizes.vectors) if s.target.has_masks else 1.2
 
 
-def _lies(p: Problem, arith: Arithmetic, sweep: Sweep, pixel_bytes: int) -> bool:
+def lies(p: Problem, arith: Arithmetic, sweep: Sweep, pixel_bytes: int) -> bool:
     """Whether tiles can read words from the input as it lies: nothing is padded or moved, words hold whole channels.
 
     Neighbouring pixels of a line lie so many bytes apart, their channels together.
@@ -267,7 +267,7 @@ def _move_in(r: Request, last: Axis, sizes: Sizes, group_in: int, *, together: b
     p, arith = r.problem, r.arith
     element = f"i{8 * channel_bytes(arith)}"
     along = "cc" if together else along_in(r, last, "c")
-    if sizes.whole_lines and along == "pc" and 0 < group_in <= _MERGED[arith.weight]:
+    if sizes.whole_lines and along == "pc" and 0 < group_in <= MERGED[arith.weight]:
         return move_in_address(r, Move(p.x, element, "pc", together=group_in))
     if (arith.name == "bf16" or sizes.beside) and not sizes.planes:
         return move_in_address(r, Move(p.x, element, along))
