@@ -41,6 +41,31 @@ def test_pixels_around_the_edges_of_tiles(dtype: str, layout: str, level: str | 
             _agrees(f"conv {dtype} {layout} n2 c5 i{pixels} m19 k1 b1")
 
 
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize("geometry", ["i16x40 m9", "i320 m24", "i613 m65 r1", "i30x97 m7 b1", "i5x9x33 m6"])
+def test_boxes_begin_where_vectors_do_wherever_planes_begin(geometry: str, dtype: str, level: str | None) -> None:
+    """The first box takes fewer pixels, the last one more: each result once, with the same bits."""
+    within: Any = nullcontext() if level is None else restricted(level)
+    with within:
+        p = Problem.parse(f"conv {dtype} NCHW n2 c24 {geometry} k1")
+        made = operands(p, np.random.default_rng(0), "normal")
+        want = result(p, made, "pointwise")
+        assert want is not None
+        assert complaint(p, expected(p, made), want) is None
+        memory = np.zeros(made.x.nbytes + 128, np.uint8)
+        begin = -memory.ctypes.data % 64
+        for offset, chance, threads in itertools.product((0, 1, 4, 8, 16, 60), (None, 1, 2, 3), (1, 2)):
+            x = memory[begin + offset : begin + offset + made.x.nbytes].view(made.x.dtype).reshape(made.x.shape)
+            x[...] = made.x
+            got = result(p, replace(made, x=x), "pointwise", chance=chance, threads=threads)
+            assert got is not None
+            if chance is None:
+                assert got.tobytes() == want.tobytes(), offset
+            else:
+                assert complaint(p, expected(p, made), got) is None, (offset, chance)
+
+
 @pytest.mark.parametrize("level", [level for level in levels() if target(level).vector_bytes < 64])
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
 def test_pixels_that_are_copied(dtype: str, level: str) -> None:

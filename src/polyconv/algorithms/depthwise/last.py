@@ -20,6 +20,7 @@ from polyconv.algorithms.depthwise.requests import of_every_output, turned
 from polyconv.algorithms.depthwise.situations import (
     DepthwiseForm,
     arithmetic_of,
+    beyond_cycles,
     by_pixels,
     lane_of,
     of_one_output,
@@ -231,6 +232,7 @@ class LastForm(DepthwiseForm):
         of_output = blocks * (pixels_out * _OUT + cut.boxes * _RUN) * by_pixels(p) + lists
         moves = blocks * (pixels_in * _IN + cut.boxes * _RUN) + p.m // p.groups * of_output
         far = _FAR * far_cycles(s, image_bytes(p)[0], soon=True)
+        far += beyond_cycles(s, sum(image_bytes(p))) if p.layout == "NCHW" else 0.0
         products = p.m // p.groups * blocks * sum(tiles for tiles, _ in costs)
         return {"products": products * (p.n or 0), "moves": (moves + far) * (p.n or 0)}
 

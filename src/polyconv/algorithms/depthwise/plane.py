@@ -18,6 +18,7 @@ from polyconv.algorithms.depthwise.parts import near_equal_parts, number_of_part
 from polyconv.algorithms.depthwise.requests import item_words, of_every_output, program_of, taps_by_channel
 from polyconv.algorithms.depthwise.situations import (
     DepthwiseForm,
+    beyond_cycles,
     channel_bytes,
     far_bytes,
     lane_of,
@@ -71,9 +72,9 @@ so that what is asked for ahead is next."""
 
 _ROW = {1: 4.5, 2: 8.4}
 """Cycles of a vector of outputs, by stride of the lanes: the multiply-adds, or the loads.  Measured on Zen 5."""
-_STREAM, _STREAM_BEYOND, _STREAM_AGAIN = 83.3 / 61, 37 / 24, 5 / 10.6
-"""By the bytes a cycle that the second-level cache gives, the last one, and memory, those of input and result, which
-hardly come while tiles compute: from there, and from memory where planes come for every tap of outer axes."""
+_STREAM, _STREAM_AGAIN = 83.3 / 61, 5 / 10.6
+"""By the bytes a cycle that the second-level cache gives, and memory, those of input and result, which hardly come
+while tiles compute: from there, and from memory where planes come for every tap of outer axes."""
 
 _SHARED = 0.6
 """Of the cycles of a channel where two share vectors."""
@@ -249,10 +250,10 @@ class PlaneForm(DepthwiseForm):
         cycles = sum(outer_extent(cut.sweep)[0] * p.c * cut.cycles for cut in self.cuts)
         streamed = sum(p.c * channel_bytes(s, cut.sweep) for cut in self.cuts)
         again = streamed > far_bytes(s) and p.rank > 2
-        far = ("memory", _STREAM_AGAIN) if again else ("l3", _STREAM_BEYOND)
-        rate = s.profile.stream(*(("l2", _STREAM) if streamed <= s.cache("l2", 1) else far))
+        near = streamed / s.profile.stream("l2", _STREAM)
+        far = streamed / s.profile.stream("memory", _STREAM_AGAIN) if again else beyond_cycles(s, streamed) or near
         batch = (p.n or 0) * (p.m // p.groups)
-        return {"products": cycles * batch, "streams": streamed / rate * batch}
+        return {"products": cycles * batch, "streams": far * batch}
 
     def choices(self) -> dict[str, object]:
         """How maps are cut."""

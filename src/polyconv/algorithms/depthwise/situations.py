@@ -15,8 +15,8 @@ from polyconv.machine.profile import Rates
 from polyconv.problem.problem import Problem
 
 __all__ = [
-    "DepthwiseForm", "arithmetic_of", "by_pixels", "channel_bytes", "far_bytes", "lane_of", "lies_together",
-    "of_one_output", "outputs_fit_lanes", "rates_of", "refusal", "too_many_taps",
+    "DepthwiseForm", "arithmetic_of", "beyond_cycles", "by_pixels", "channel_bytes", "far_bytes", "lane_of",
+    "lies_together", "of_one_output", "outputs_fit_lanes", "rates_of", "refusal", "too_many_taps",
 ]  # fmt: skip
 
 _MOST_TAPS = 1 << 14
@@ -94,6 +94,15 @@ def far_bytes(s: Situation) -> int:
     Asking early for them gains much, and costs where caches hold them: measured on Zen 5 from 12 of 32 MiB on.
     """
     return s.near(int(max(s.profile.numbers["l2.bytes"], s.profile.numbers["l3.bytes"] * 3 / 8)))
+
+
+_BEYOND = 37 / 24
+"""By the bytes a cycle that the last cache gives, those of input and result, which hardly come while tiles compute."""
+
+
+def beyond_cycles(s: Situation, size: int) -> float:
+    """Cycles in which so many bytes of input and result come from the last cache; 0 where the second holds them."""
+    return size / s.profile.stream("l3", _BEYOND) if size > s.cache("l2", 1) else 0.0
 
 
 def channel_bytes(s: Situation, sweep: Sweep) -> int:

@@ -20,6 +20,7 @@ from polyconv.algorithms.depthwise.parts import sizes_of_parts, tiles_by_size
 from polyconv.algorithms.depthwise.requests import StepOf, item_words, of_every_output, program_of, turned
 from polyconv.algorithms.depthwise.situations import (
     DepthwiseForm,
+    beyond_cycles,
     by_pixels,
     far_bytes,
     of_one_output,
@@ -89,8 +90,10 @@ class SlideForm(DepthwiseForm):
             one = of_one_output(self.s)
         terms = [cost_of(one, plan) for plan in self.plans]
         products, moves = (p.m // one.problem.m * sum(term[i] for term in terms) for i in range(2))
-        batch, streamed = p.n or 0, sum(image_bytes(p)) / self.s.profile.stream("l2", _STREAM)
-        return {"products": max(products, streamed) * batch, "moves": (moves + self._again()) * batch}
+        size, batch = sum(image_bytes(p)), p.n or 0
+        streamed = size / self.s.profile.stream("l2", _STREAM)
+        moves += self._again() + (beyond_cycles(self.s, size) if p.layout == "NCHW" else 0.0)
+        return {"products": max(products, streamed) * batch, "moves": moves * batch}
 
     def _again(self) -> float:
         """Cycles in which lines of results come again for each phase along lines of pixels."""

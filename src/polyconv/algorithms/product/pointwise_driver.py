@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from polyconv.algorithms.product.rows import ProductWords, Row, move_row, multiply, multiply_tile, sets_of
-from polyconv.kernels.language import INT, Module, Value
+from polyconv.kernels.language import INT, Buffer, Module, Value
 from polyconv.kernels.layout import Move, MoveIn
 from polyconv.kernels.record import Function, Memory, Record, Word, words
 from polyconv.lowering.boxes import boxed_words
@@ -57,6 +57,8 @@ def driver(k: Module, name: str, *, pixels: bool, listed: bool) -> None:
         frame, workspace = given.frame, given.workspace
         p = PointwiseWords.read(k, given.words)
         item = decode(k, p.common, given.item, workspace)
+        if pixels:
+            _align(k, p, item, frame, workspace)
         rows = box_rows(k, p.common, item)
         with k.loop(*sets_of(k, p.products, item)) as of_set, k.loop(0, rows) as row:
             here = _row_of_box(k, p, item, frame, of_set.index * p.phases, row.index, listed=listed)
@@ -70,6 +72,26 @@ def driver(k: Module, name: str, *, pixels: bool, listed: bool) -> None:
                     multiply(k, of_phase, slot + phase.index * p.products.slot_pixel, pixels=pixels)
                 of_all = replace(here, pixels=here.pixels * p.phases, y_pixel=p.y_pixel, r_pixel=p.r_pixel)
                 move_row(k, of_all, slot, p.products.slot_pixel)
+
+
+def _align(k: Module, p: PointwiseWords, item: Item, frame: Frame, header: Buffer) -> None:
+    """Let all boxes of a row but the first begin where a vector of its pixels does: the last takes what is left.
+
+    Arrays of NumPy begin 16 bytes behind a line, so that each load of a vector would take two lines.  On an Emerald
+    Rapids layers of AVX-512 took 1.1 to 1.25 times as long.
+    """
+    c, inner = p.common, p.common.axes - 1
+    last, first, end = axis_words(c, inner), item.first(inner), item.first(inner) + item.extent(inner)
+    wide = p.products.lanes * p.products.word_bytes
+    behind = (k.address(frame.x + row_source(k, c, item, k.constant(INT, 0))) & (wide - 1)) // p.products.word_bytes
+    cut = (last.block % p.products.lanes).equals(0) & p.products.fused.equals(1)
+    behind = k.select(cut & (last.out > last.block), behind, 0)
+    begin = k.maximum(first - behind, 0)
+    end = k.select(end < last.out, end - behind, end)
+    place = header + inner * 24
+    k.store(item.origin(inner) - (first - begin) * last.stride, place, 8)
+    k.store(end - begin, place + 8, 8)
+    k.store(begin, place + 16, 8)
 
 
 def panel_driver(k: Module, name: str) -> None:

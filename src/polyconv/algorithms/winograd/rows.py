@@ -42,16 +42,18 @@ _HELD_SHARE, _STREAMED = 1 / 2, 16 / 24
 cycle."""
 _SLOWER, _FAR_LINES = 1.04, 1.06
 """Measured over counted cycles of the products, and again where transformed lines of further axes are read."""
-_PASS, _FAR_PASS, _FEW_PLANES = 14.0, 24.0, 16
-"""Cycles in which a vector is transformed: where a second-level cache holds input and result or a group has few planes,
-and where not."""
+_PASS, _FAR_BYTES, _FEW_PLANES = 14.0, 240.0, 16
+"""Cycles in which a vector is transformed where a second-level cache holds input and result or a group has few planes;
+and bytes that the last cache could send in the cycles that it takes more where not: 10 on a Zen 5, 20 to 30 on an
+Emerald Rapids, whose last cache sends two fifths as much."""
 _CACHED, _ASKED = 3 / 16, 8 / 24
 """Share of a last cache: input and result beyond it come and go, asked for early, at a share of its bytes a cycle."""
 _COLLIDING, _SET_PLANES = 20.0, 32
 """Cycles more that a vector takes where so many planes on both sides lie in the same sets of a cache."""
-_FAR_SHARE = 1 / 4
+_FAR_SHARE, _SLOW = 1 / 4, 16.0
 """Results beyond this share of the last cache are asked for before they are written.  Measured on Zen 5: 4 to 16 % off;
-with less, 3 % lost."""
+with less, 3 % lost.  Where the last cache sends fewer bytes a cycle, as an Emerald Rapids' does, so are those that the
+second does not hold: a quarter off."""
 
 
 class TileWords(Record):
@@ -211,7 +213,8 @@ def _pass(s: Situation) -> float:
     if sum(image_bytes(p)) <= s.profile.cache("l2", 1.0) or sum(planes) <= _FEW_PLANES:
         return _PASS * transforming
     collides = planes_collide(p, reading=True) or planes_collide(p, reading=False)
-    return _FAR_PASS * transforming + (_COLLIDING if collides and min(planes) >= _SET_PLANES else 0.0)
+    far = _PASS + _FAR_BYTES / s.profile.stream("l3", 1)
+    return far * transforming + (_COLLIDING if collides and min(planes) >= _SET_PLANES else 0.0)
 
 
 def at_least(s: Situation) -> float:
@@ -280,11 +283,17 @@ def _step(r: Request, sweep: Sweep, sizes: Sizes, keep: list[Any]) -> Step:
         most_vectors=min(most, vectors), multiply=[f for _, n in heights for f in _functions(r, n, most)[:vectors]],
         w_group=SCHEME.n * group_out * of_output, s_channel=vectors * r.target.vector_bytes,
         transform_out=_row(
-            r, Move(arith.accumulator, p.y, "pp", r.epilogue), RowsOut, written > s.cache("l3", _FAR_SHARE)
+            r, Move(arith.accumulator, p.y, "pp", r.epilogue), RowsOut, written > _near_bytes(s)
         ),
     )  # fmt: skip
     address = address_of(r, "winograd_rows", "rows", Driver, driver)
     return Step(address, filled(values, keep), items)
+
+
+def _near_bytes(s: Situation) -> int:
+    """Bytes of results up to which they are written without being asked for."""
+    is_slow = s.profile.stream("l3", 1) < _SLOW
+    return s.cache("l2", 1.0) if is_slow else s.cache("l3", _FAR_SHARE)
 
 
 def _tiles(target: Target, arith: Arithmetic, outputs: int) -> tuple[tuple[tuple[int, int], ...], int]:
