@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,11 +13,13 @@ import numpy as np
 import pytest
 
 from polyconv.benchmark import record
+from polyconv.benchmark import run as running
 from polyconv.benchmark.engines import ENGINES, GUESTS, OURS
 from polyconv.benchmark.engines.ready import Task
 from polyconv.benchmark.process import GuestError, Process
 from polyconv.benchmark.run import Options, resumed, run
 from polyconv.benchmark.sets import of_line
+from polyconv.benchmark.truth import truth
 from polyconv.cli import main
 from polyconv.errors import ArgumentError
 from polyconv.target import host_target
@@ -56,6 +59,19 @@ def bench(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) ->
 def document() -> record.Document:
     """Both layers on every engine that is installed."""
     return run([of_line(line) for line in LAYERS], Options(seconds=0.05, rounds=1), machine={"cpu": {"name": "this"}})
+
+
+def test_an_engine_whose_results_have_another_shape_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenVINO's quantised 1x1 layer with padding, on a CPU with AMX, gives 10x10 results where 7x7 are right."""
+    def fewer(*given: Any) -> Any:
+        found = truth(*given)
+        return replace(found, exact=found.exact[..., :-1])
+
+    monkeypatch.setattr(running, "truth", fewer)
+    options = Options(peers=(), seconds=0.05, rounds=1)
+    (row,) = run([of_line(LAYERS[0])], options, machine={"cpu": {"name": "this"}}).rows
+    for name in OURS.values():
+        assert "wrong: results of shape" in row.measures[name].why
 
 
 def _here(engine: str) -> bool:

@@ -198,7 +198,11 @@ class _Bench:
             process = self.processes[ENGINES[name].guest]
             try:
                 facts[name] = process.call("prepare", name)
-                errors[name] = right.error(process.call("sample", name, right.channels))
+                sample = process.call("sample", name, right.channels)
+                if sample.shape != right.exact.shape:
+                    failures[name] = f"wrong: results of shape {sample.shape}, not {right.exact.shape}"
+                else:
+                    errors[name] = right.error(sample)
             except GuestError as error:
                 failures[name] = str(error).removeprefix("Lacking: ")
         hosts = {name: self.processes[ENGINES[name].guest] for name in self.engines if name in errors}

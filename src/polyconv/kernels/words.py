@@ -14,7 +14,7 @@ from polyconv.kernels.layout import Block, Move, MoveIn, woven
 from polyconv.kernels.move import converted, load_in
 from polyconv.kernels.signature import Int, Signature
 
-__all__ = ["PlanesIn", "fill_bytes", "planes_in", "words_in"]
+__all__ = ["PlanesIn", "fill_bytes", "planes_in", "spread_in", "words_in"]
 
 _WORD, _VECTOR = 4, 64
 """Bytes of a word, and of vectors of CPUs with masks."""
@@ -148,6 +148,23 @@ def planes_in(k: Module, name: str, spec: Move, lanes: int, *, short: bool, spil
                         weave(planes, line, last, end)
                 row.next(*(place + g.source_row for place in planes), line + g.target_row)
             plane.next(source + g.source_channel * count, target + g.target_plane)
+
+
+def spread_in(k: Module, name: str, element: str, channels: int) -> None:
+    """Add the move of pixels whose few channels lie together, to pixels with one more, a zero; for CPUs with masks."""
+    lanes = _VECTOR // Type(element).bytes
+    together, kind = lanes // (channels + 1), vector(element, lanes)
+    places = [divmod(lane, channels + 1) for lane in range(lanes)]
+    picks = [pixel * channels + c if c < channels and pixel < together else lanes for pixel, c in places]
+    with k.function(name, MoveIn) as g:
+        zeros = k.constant(kind, 0)
+        with k.loop(0, g.pixels, together, [g.source, g.target]) as at:
+            source, target = at.values
+            count = k.minimum(g.pixels - at.index, together)
+            found = k.load_first(kind, source, k.mask(count * channels, lanes))
+            k.store_first(k.shuffle(found, zeros, picks), target, k.mask(count * (channels + 1), lanes))
+            size = kind.element_bytes * together
+            at.next(source + size * channels, target + size * (channels + 1))
 
 
 def _end(k: Module, g: PlanesIn, first: Value, lanes: int, apart: int) -> tuple[Mask, Mask, list[Mask]]:

@@ -13,6 +13,8 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from polyconv.algorithms.dots.dense import MERGED, lies, word_entries
 from polyconv.algorithms.dots.dense_sizes import fitting, sizes_of_box
 from polyconv.algorithms.dots.driver import common_words, finished_in_registers, result_words
@@ -39,13 +41,15 @@ from polyconv.kernels.isa import Arithmetic, lanes
 from polyconv.kernels.layout import Move, MoveIn
 from polyconv.kernels.record import filled
 from polyconv.kernels.signature import Address
+from polyconv.kernels.words import spread_in
 from polyconv.lowering.bands import whole_bands
 from polyconv.lowering.boxes import row_lists, rows_together
 from polyconv.lowering.moves import along_in, move_in_address
-from polyconv.lowering.program import Request, Step, addresses_of
+from polyconv.lowering.program import Request, Step, address_of, addresses_of
 from polyconv.lowering.situation import Situation
 from polyconv.lowering.sweep import Axis, Sweep, box_count, sweeps
 from polyconv.lowering.traffic import apart_cycles, far_cycles
+from polyconv.problem.problem import Problem
 
 __all__ = ["MatrixForm", "forms"]
 
@@ -63,8 +67,6 @@ def _refusal(s: Situation) -> Refusal | None:
         return f"multiplies bytes and bf16 numbers, not {p.x}"
     if not p.c or not p.m:
         return "needs channels"
-    if any(has_half_word(arithmetic_of(s), p.c // p.groups * taps) for taps in {1, p.k[-1]}):
-        return "needs whole words: an even number of bf16 channels"
     return None
 
 
@@ -90,7 +92,7 @@ class MatrixForm(ChannelsForm):
         held = math.prod(max(1, h.count) for h in sizes.held)
         if p.layout == "NCHW":
             moves = turning_cycles(arith, sizes, group_in)
-        elif lies(p, arith, sweep, p.c * p.x_dtype.itemsize):
+        elif _lies(p, arith, sweep, p.c * p.x_dtype.itemsize):
             moves = 0.0
         else:
             follow = p.groups == 1 and sizes.pixel_bytes == group_in * channel_bytes(arith)
@@ -107,15 +109,18 @@ class MatrixForm(ChannelsForm):
         p, arith, last, together = r.problem, r.arith, sweep[-1], r.x.c == r.x.itemsize
         group_in, group_out = p.c // p.groups, p.m // p.groups
         lane, of_vector, w = lanes(r.target, arith), r.target.vector_bytes, r.weights(sweep)
-        rows, words = _rows(sweep, sizes), _entry_words(arith, sweep, sizes, group_in)
-        edge = last.out % sizes.box[-1] or sizes.box[-1]
-        in_place = together and lies(p, arith, sweep, r.x.spatial[-1]) and edge >= rows
+        channels, edge = _channels(r.situation, arith), last.out % sizes.box[-1] or sizes.box[-1]
+        rows, words = _rows(sweep, sizes), _entry_words(arith, sweep, sizes, channels)
+        in_place = together and _lies(p, arith, sweep, r.x.spatial[-1]) and edge >= rows
+        in_place = in_place and (last.taps <= 1 or r.x.spatial[-1] == group_in * r.x.itemsize)
         r = with_bias(r, w, padding_of(r))
         before = int(windows(r) == "each")  # a row of factors comes first
         of_taps = word_entries(r, sweep, sizes, words, before, in_place=in_place)
+        if group_in < channels:
+            w = np.pad(w, ((0, 0), (0, 0), (0, channels - group_in), (0, 0)))
         weights = block_weights(r, sweep, sizes, w, words)
         counts = [count for entries in of_taps for count in entries[1::3]]
-        steps, words = before + sum(counts), _step_words(arith, group_in, min(counts, default=1))
+        steps, words = before + sum(counts), _step_words(_alike(arith, last, channels, min(counts, default=1)))
         for entries in of_taps:
             entries[1::3] = [count // words for count in entries[1::3]]
         lists = row_lists(sweep[:-1], of_taps, 3, whole_bands(sweep[:-1]))
@@ -137,6 +142,8 @@ class MatrixForm(ChannelsForm):
         common, items = common_words(r, sweep, sizes, p.groups)
         results = result_words(r, sweep, sizes, lane, in_registers=in_registers)
         tiles, pieces, sums = _places(sweep, sizes)
+        pixel_step = sizes.pixel_bytes * (last.stride // sizes.step)
+        spreads = _spreads(r, replace(last, stride=sizes.step), group_in, together=together)
         values = MatrixWords(
             common=common,
             panel=panel_words(r, sizes, group_in, _move_in(r, replace(last, stride=sizes.step), sizes, group_in,
@@ -144,14 +151,15 @@ class MatrixForm(ChannelsForm):
             shapes=matrix_unit.shapes(rows, words), rows=rows, words=words,
             pitch=sizes.held[-1].count if _flows(sweep, sizes) and not in_place else 0,
             pieces_of_row=_pieces_of_row(sweep, sizes),
-            row_step=last.stride * r.x.spatial[-1] if in_place else sizes.pixel_bytes * (last.stride // sizes.step),
+            row_step=last.stride * r.x.spatial[-1] if in_place else pixel_step,
             lists=lists, weights=weights, w_group=main * (sizes.blocks - 1), w_block=main,
             w_last=main * (sizes.blocks - 1) * p.groups, w_last_group=rest, table_group=group_out * arith.bytes,
             table_block=block_outputs * arith.bytes, blocks=sizes.blocks,
             split_blocks=-(-sizes.blocks // sizes.splits), block_outputs=block_outputs, last_outputs=last_outputs,
             block_lanes=block_lanes, last_lanes=last_lanes, together=MATRIX_TILES[sizes.vectors],
             last_together=MATRIX_TILES[sizes.last_vectors], functions=functions, tiles=tiles, pieces=pieces, sums=sums,
-            results=results,
+            spare_channel=group_in * channel_bytes(arith) if group_in < channels and not spreads else 0,
+            pixels=math.prod(max(1, h.count) for h in sizes.held), results=results,
         )  # fmt: skip
         return Step(matrix_driver(r), filled(values, keep), items)
 
@@ -162,24 +170,46 @@ def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep) -> Sizes:
     ways = [some for some in MATRIX_TILES if some <= most]
     vectors = min(ways, key=lambda some: s.price(("vectors", some), _block_cycles(s, arith, sweep, some)))
 
+    p = s.problem
+    even = replace(s, problem=replace(p, c=_channels(s, arith) * p.groups))
+
     def sizes(box: tuple[int, ...]) -> Sizes:
-        return _roomy(sweep, sizes_of_box(s, arith, sweep, box, vectors))
+        return _roomy(sweep, _spread(sweep, sizes_of_box(even, arith, sweep, box, vectors)))
 
     return fitting(s, sweep, sizes)
 
 
+_COLLIDING = 512
+"""Pixels a multiple of so many bytes apart share few sets of a first-level cache.  Measured on an Emerald Rapids, nine
+layers: a tenth off where they are copied, and a line further apart; two fifths off a 1-D layer with a stride."""
+
+
+def _lies(p: Problem, arith: Arithmetic, sweep: Sweep, pixel_bytes: int) -> bool:
+    """Whether pixels are read from the input as they lie."""
+    return lies(p, arith, sweep, pixel_bytes) and sweep[-1].stride * pixel_bytes % _COLLIDING > 0
+
+
+def _spread(sweep: Sweep, sizes: Sizes) -> Sizes:
+    """Sizes whose pixels lie a line further apart where they would collide, and no tap need follow another."""
+    if math.prod(axis.taps for axis in sweep) != 1 or sizes.pixel_bytes % _COLLIDING or not sizes.pixel_bytes:
+        return sizes
+    count = math.prod(max(1, h.count) for h in sizes.held)
+    pixel = sizes.pixel_bytes + matrix_unit.PIXEL_BYTES
+    line = sizes.held[-1].count * pixel
+    return replace(sizes, pixel_bytes=pixel, line_bytes=line, panel=sizes.panel + count * matrix_unit.PIXEL_BYTES)
+
+
 def _roomy(sweep: Sweep, sizes: Sizes) -> Sizes:
-    """Sizes with room for the results of a box, for the lists of its registers and for the sums of some.
+    """Sizes with room for the results of a box, for the sums of some registers and for the lists of all.
 
     The last register of a panel may hold what lies behind it.
     """
-    outputs, pixels = math.prod(sizes.box), sizes.box[-1]
+    outputs = math.prod(sizes.box)
     behind = matrix_unit.TALLEST * sizes.pixel_bytes * sweep[-1].stride
-    lists = outputs // max(1, pixels) * _pieces_of_row(sweep, sizes) * (TILE_BYTES + PIECE_BYTES)
-    slots = outputs * sizes.vectors * matrix_unit.PIXEL_BYTES
+    lists = _most_pieces(sweep, sizes) * (TILE_BYTES + PIECE_BYTES)
     return replace(
         sizes, panel=sizes.panel + -(-behind // 64) * 64, run_rows=rows_together(sweep, sizes.box, outputs),
-        slots=-(-slots // 64) * 64 + _SUMS_BYTES + lists,
+        slots=outputs * sizes.vectors * matrix_unit.PIXEL_BYTES + _SUMS_BYTES + lists,
     )  # fmt: skip
 
 
@@ -189,11 +219,9 @@ _SUMS_BYTES = 2 * len(matrix_unit.SUMS) * matrix_unit.TALLEST * matrix_unit.PIXE
 
 def _places(sweep: Sweep, sizes: Sizes) -> tuple[int, int, int]:
     """Where in the workspace the lists of registers and of pieces begin, and the sums of registers."""
-    outputs = math.prod(sizes.box)
-    sums = sizes.header + sizes.panel + -(-outputs * sizes.vectors * matrix_unit.PIXEL_BYTES // 64) * 64
+    sums = sizes.header + sizes.panel + math.prod(sizes.box) * sizes.vectors * matrix_unit.PIXEL_BYTES
     tiles = sums + _SUMS_BYTES
-    most = outputs // max(1, sizes.box[-1]) * _pieces_of_row(sweep, sizes)
-    return tiles, tiles + most * TILE_BYTES, sums
+    return tiles, tiles + _most_pieces(sweep, sizes) * TILE_BYTES, sums
 
 
 def _rows(sweep: Sweep, sizes: Sizes) -> int:
@@ -207,6 +235,11 @@ def _rows(sweep: Sweep, sizes: Sizes) -> int:
 def _pieces_of_row(sweep: Sweep, sizes: Sizes) -> int:
     """Most registers that have pixels of a row of outputs."""
     return -(-sizes.box[-1] // max(1, _rows(sweep, sizes))) + 1
+
+
+def _most_pieces(sweep: Sweep, sizes: Sizes) -> int:
+    """Most pieces of a box, and most registers."""
+    return math.prod(sizes.box[:-1]) * _pieces_of_row(sweep, sizes)
 
 
 def _flows(sweep: Sweep, sizes: Sizes) -> bool:
@@ -229,14 +262,21 @@ def _entry_words(arith: Arithmetic, sweep: Sweep, sizes: Sizes, channels: int) -
     return -(-channels * (sweep[-1].taps if sizes.whole_lines else 1) // arith.channels)
 
 
-def _step_words(arith: Arithmetic, channels: int, words: int) -> int:
-    """Words of a step: as many as a register holds, such that steps make up an entry.
+def _channels(s: Situation, arith: Arithmetic) -> int:
+    """Channels of a group in the panel: an odd one of bf16 has a neighbour of zeros, as no word is half of others."""
+    channels = s.problem.c // s.problem.groups
+    return channels + has_half_word(arith, channels)
 
-    Sums of floats are rounded after each step.  So their steps make up a tap, of however many an entry is.
-    """
+
+def _alike(arith: Arithmetic, last: Axis, channels: int, words: int) -> int:
+    """The words that steps must make up: an entry's, if rows of all boxes have such, as floats are rounded by step."""
+    follow = last.taps <= 1 or (last.dilation == 1 and last.stride <= 2 * last.taps)
+    return words if follow or arith.accumulator != "float" else -(-channels // arith.channels)
+
+
+def _step_words(words: int) -> int:
+    """Words of a step: as many as a register holds, such that steps make up so many."""
     most = matrix_unit.PIXEL_BYTES // 4
-    if arith.accumulator == "float":
-        words = -(-channels // arith.channels)
     return next((some for some in range(min(most, words), 0, -1) if words % some == 0), 1)
 
 
@@ -256,11 +296,11 @@ def _block_cycles(s: Situation, arith: Arithmetic, sweep: Sweep, vectors: int) -
     those of a block.
     """
     p = s.problem
-    lane, group_out, channels = lanes(s.target, arith), p.m // p.groups, p.c // p.groups
+    lane, group_out, channels = lanes(s.target, arith), p.m // p.groups, _channels(s, arith)
     line = sweep[-1].dilation == 1 or sweep[-1].taps <= 1
     words = -(-channels * (sweep[-1].taps if line else 1) // arith.channels)
     steps = math.prod(axis.taps for axis in sweep[: -1 if line else None]) * (
-        words // _step_words(arith, channels, words)
+        words // _step_words(_alike(arith, sweep[-1], channels, words))
     )
     width = vectors * lane - window_outputs(s)
     blocks = max(1, -(-group_out // width))
@@ -288,10 +328,24 @@ def _functions(r: Request, spec: FusedTile, vectors: int) -> list[Address[Matrix
     return [*found.values(), *[None] * (max(MATRIX_TILES.values()) - most)]
 
 
+_FEW = 7
+"""Most channels of pixels that get one more, some pixels at once."""
+
+
+def _spreads(r: Request, last: Axis, group_in: int, *, together: bool) -> bool:
+    """Whether pixels get their channel of zeros while they are moved."""
+    follow = together and last.stride * r.x.spatial[-1] == group_in * r.x.itemsize
+    return follow and has_half_word(r.arith, group_in) and group_in <= _FEW
+
+
 def _move_in(r: Request, last: Axis, sizes: Sizes, group_in: int, *, together: bool) -> Address[MoveIn]:
     """The move of pixels into the panel."""
     p, element = r.problem, f"i{8 * channel_bytes(r.arith)}"
+    if _spreads(r, last, group_in, together=together):
+        return address_of(r, f"spread {element} {group_in}", "move", MoveIn,
+                          lambda k, name: spread_in(k, name, element, group_in))  # fmt: skip
     along = "cc" if together else along_in(r, last, "c")
-    if sizes.whole_lines and along == "pc" and 0 < group_in <= MERGED[r.arith.weight]:
+    follow = sizes.pixel_bytes == group_in * channel_bytes(r.arith)
+    if follow and along == "pc" and 0 < group_in <= MERGED[r.arith.weight]:
         return move_in_address(r, Move(p.x, element, along, together=group_in))
     return move_in_address(r, Move(p.x, element, along))

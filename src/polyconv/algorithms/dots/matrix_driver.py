@@ -11,7 +11,7 @@ from polyconv.algorithms.dots.driver import DotResults
 from polyconv.algorithms.dots.panel import DotPanel, pack
 from polyconv.kernels import matrix_unit
 from polyconv.kernels.dots_matrix import MATRIX_TILES, PIECE_BYTES, TILE_BYTES, MatrixWalk
-from polyconv.kernels.language import INT, Buffer, Module, Value
+from polyconv.kernels.language import INT, Buffer, Module, Type, Value
 from polyconv.kernels.layout import MoveOut
 from polyconv.kernels.record import Functions, Memory, Record, Word
 from polyconv.kernels.signature import Address, altered
@@ -43,8 +43,9 @@ class MatrixWords(Record):
 
     A register has so many ``rows``, a step so many ``words`` of each.  Of the positions in a panel, rows of outputs
     begin ``pitch`` apart for every line.  ``tiles`` and ``pieces`` say where the lists lie in the workspace, ``sums``
-    where registers are stored.  ``functions`` has for a block, and for the last one, tiles of each number of registers
-    of pixels, of which ``together`` is the largest.
+    where registers are stored.  Each of the panel's ``pixels`` may have a ``spare_channel``, so many bytes from its
+    begin.  ``functions`` has for a block, and for the last one, tiles of each number of registers of pixels, of which
+    ``together`` is the largest.
     """
 
     common: Common
@@ -75,6 +76,8 @@ class MatrixWords(Record):
     tiles: Word
     pieces: Word
     sums: Word
+    spare_channel: Word
+    pixels: Word
     results: DotResults
 
 
@@ -87,12 +90,22 @@ def _driver(k: Module, name: str, vector_bytes: int) -> None:
         with k.when(p.panel.in_place.equals(0)):
             pack(k, p.common, p.panel, item, frame.x, workspace + p.common.panel, vector_bytes)
         rows = box_rows(k, p.common, item)
+        with k.when(p.spare_channel > 0):
+            _clear(k, p, workspace)
         tiles = _listed(k, p, item, workspace, rows)
         matrix_unit.shape(k, p.shapes)
         first = item.split * p.split_blocks
         with k.loop(first, k.minimum(first + p.split_blocks, p.blocks)) as block:
             _block(k, p, item, frame, workspace, block.index, rows, tiles)
         matrix_unit.release(k)
+
+
+def _clear(k: Module, p: MatrixWords, workspace: Buffer) -> None:
+    """Fill the channel with zeros that pixels have beside their own: what stands there may be Inf or NaN."""
+    place = workspace + (p.common.panel + p.spare_channel)
+    with k.loop(0, p.pixels, carry=[place]) as pixel:
+        k.store(k.constant(Type("i16"), 0), pixel.values[0])
+        pixel.next(pixel.values[0] + p.panel.pixel_bytes)
 
 
 def _listed(k: Module, p: MatrixWords, item: Item, workspace: Buffer, rows: Value) -> Value:
