@@ -141,7 +141,11 @@ def llvm_version() -> str:
 def host_target() -> Target:
     """Everything this machine has, and this process may use: a matrix unit the system has to allow."""
     found = _host_target()
-    return replace(found, matrix=False) if found.matrix and not _is_allowed() else found
+    if not found.matrix or _is_allowed():
+        return found
+    # what is kept on disk is named by the features: plans of a process that may use the unit are none for this one
+    features = ",".join(f for f in found.features.split(",") if not f.startswith("+amx-"))
+    return replace(found, matrix=False, features=features)
 
 
 _ARCH_PRCTL, _ASKS_FOR, _MATRIX_REGISTERS = 158, 0x1023, 18

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import tracemalloc
 from collections.abc import Callable
 from typing import Any
@@ -113,8 +114,13 @@ def test_steps_tell_bytes_and_constants() -> None:
     assert session.memory.held_bytes == conv.held_bytes
 
 
-def test_weights_are_held_once(tmp_path: Any) -> None:
-    """Neither the file's bytes nor the parser's copy stay, and a layer reads the array that was read."""
+def test_weights_are_held_once(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the file's bytes nor the parser's copy stay, and a layer reads the array that was read.
+
+    By an algorithm whose packed weights are others: those of some stand for the array, which is let go then.
+    """
+    if platform.machine() in ("x86_64", "AMD64"):
+        monkeypatch.setenv("POLYCONV_PROFILE", "zen5")
     w = np.random.default_rng(0).standard_normal((256, 1024, 3, 3)).astype(np.float32)
     path = tmp_path / "model.onnx"
     path.write_bytes(_model([helper.make_node("Conv", ["x", "w"], ["y"])], [1, 1024, 8, 8], w=w))

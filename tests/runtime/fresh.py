@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 import sys
 import textwrap
@@ -36,6 +37,8 @@ def image(n=1, c=32, size=56):
 def environment(cache: Path | None = None, **variables: str) -> dict[str, str]:
     """Variables of a new process: this one's, less the settings that change what polyconv does."""
     kept = {name: value for name, value in os.environ.items() if name not in _FORGOTTEN}
+    if platform.machine() in ("x86_64", "AMD64"):
+        kept["POLYCONV_PROFILE"] = "zen5"  # how many threads a layer has, and which algorithm, follows from the profile
     kept["PYTHONPATH"] = os.pathsep.join(filter(None, (str(SOURCE), os.environ.get("PYTHONPATH"))))
     if cache is not None:
         kept["POLYCONV_CACHE_DIR"] = str(cache)

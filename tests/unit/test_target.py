@@ -53,3 +53,15 @@ def test_every_level_has_tiles_and_a_word() -> None:
     assert set(isa._SQUARE_TILES) == set(LEVELS)
     assert {SETTINGS["target"].read(level) for level in LEVELS} == set(LEVELS)
     assert all(level in SETTINGS["target"].values for level in LEVELS)
+
+
+def test_a_matrix_unit_that_the_system_does_not_allow_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing that another process left on disk with the unit has the name of what this one asks for."""
+    features = "+avx512f,+amx-tile,+amx-int8,+sse4.1"
+    found = Target("avx512", "x86_64-unknown-linux-gnu", "x", features, bf16=True, vnni=True, matrix=True)
+    monkeypatch.setattr(target, "_host_target", lambda: found)
+    chosen = target.host_target.__wrapped__
+    monkeypatch.setattr(target, "_is_allowed", lambda: True)
+    assert chosen() == found
+    monkeypatch.setattr(target, "_is_allowed", lambda: False)
+    assert not chosen().matrix and chosen().features == "+avx512f,+sse4.1"

@@ -286,6 +286,11 @@ FAULTS: dict[str, Fault] = {
             "dots_lines", seen_in_check_mode=False,
         ),
         Fault(
+            "rows between", "a register of the matrix unit that begins within a row of outputs begins with the row",
+            _ALGORITHMS + "dots.matrix_driver", "source + (pixel - at) * p.row_step", "source - at * p.row_step",
+            "dots_matrix", seen_in_check_mode=False,
+        ),
+        Fault(
             "entries of others", "weights of a window's channels are taken for those of its taps",
             _ALGORITHMS + "dots.pixels", "for plane in planes for at in taps]", "for at in taps for plane in planes]",
             "dots_patches", seen_in_check_mode=False,
