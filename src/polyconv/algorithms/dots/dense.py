@@ -23,6 +23,7 @@ from polyconv.algorithms.dots.driver import (
     common_words,
     driver_address,
     finished_in_registers,
+    outputs_of_last,
     result_words,
 )
 from polyconv.algorithms.dots.form import Part, Sizes
@@ -162,11 +163,7 @@ class DenseForm(OrderedForm):
         in_registers = finished_in_registers(r, last)
         half = has_half_word(arith, group_in * (last.taps if sizes.whole_lines else 1))
         block_outputs = group_out * sizes.beside if sizes.beside else sizes.vectors * lane - (windows(r) > "")
-        last_outputs = outputs - (sizes.blocks - 1) * block_outputs
-        block_lanes, last_lanes = (
-            of_block - (vectors - 1) * lane
-            for of_block, vectors in ((block_outputs, sizes.vectors), (last_outputs, sizes.last_vectors))
-        )
+        last_outputs, block_lanes, last_lanes = outputs_of_last(sizes, outputs, block_outputs, lane)
         spec = FusedTile(arith.name, p.y, r.epilogue) if in_registers else of_sums(arith.name)
         is_cut = in_registers and block_lanes < lane, in_registers and last_lanes < lane
         tiles = _tiles(r, last, sizes, replace(spec, half=half, windows=windows(r)), is_cut, last_outputs // group_out)

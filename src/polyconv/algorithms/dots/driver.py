@@ -7,6 +7,7 @@ registers to their place, or by slots and a move.  It must not know what a block
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 from polyconv.algorithms.dots.form import Sizes
 from polyconv.algorithms.dots.panel import DotPanel, pack, panel_common
@@ -35,7 +36,8 @@ from polyconv.lowering.panel import (
 from polyconv.lowering.program import Request, address_of, epilogue_tables
 from polyconv.lowering.sweep import Axis, Sweep
 
-__all__ = ["DotTile", "DotWords", "common_words", "driver_address", "finished_in_registers", "result_words"]
+__all__ = ["BlockWords", "DotTile", "DotWords", "common_words", "driver_address", "finished_in_registers", "of_block",
+           "outputs_of_last", "result_words"]  # fmt: skip
 
 
 class DotTile(Record):
@@ -62,26 +64,16 @@ class DotResults(Record):
     move_out: Function[MoveOut]
 
 
-class DotWords(Record):
-    """The driver's words.
+class BlockWords(Record):
+    """Words of a driver that goes block by block of outputs, whatever its tiles are.
 
-    ``tiles`` holds four tables (last block or not, box cut short along the last axis or not), whose rows are outputs
-    ``phases`` apart.  A block of outputs reads the channels that the one before it does, or those ``source_block``
-    bytes further.  So many lanes of its last vector are outputs: ``block_lanes``, of the last block ``last_lanes``.
-    Biases and scales of the next group lie ``table_group`` bytes further, those of the next block ``table_block``,
-    biases of the next list of taps ``bias_list``.  The next block has the same lists of entries, or others, so many
-    ``block_lists`` further.
+    So many lanes of a block's last vector are outputs: ``block_lanes``, of the last block ``last_lanes``.  Biases and
+    scales of the next group lie ``table_group`` bytes further, those of the next block ``table_block``.
     """
 
     common: Common
     panel: DotPanel
     row_step: Word
-    word_step: Word
-    phases: Word
-    source_block: Word
-    rows: RowLists
-    block_lists: Word
-    bias_list: Word
     weights: Memory
     w_group: Word
     w_block: Word
@@ -95,9 +87,60 @@ class DotWords(Record):
     last_outputs: Word
     block_lanes: Word
     last_lanes: Word
+    results: DotResults
+
+
+class DotWords(BlockWords):
+    """The driver's words.
+
+    ``tiles`` holds four tables (last block or not, box cut short along the last axis or not), whose rows are outputs
+    ``phases`` apart.  A block of outputs reads the channels that the one before it does, or those ``source_block``
+    bytes further.  Biases of the next list of taps lie ``bias_list`` bytes further.  The next block has the same lists
+    of entries, or others, so many ``block_lists`` further.
+    """
+
+    word_step: Word
+    phases: Word
+    source_block: Word
+    rows: RowLists
+    block_lists: Word
+    bias_list: Word
     tiles: Counted[DotTile]
     table_words: Word
-    results: DotResults
+
+
+class OfBlock(NamedTuple):
+    """What a block of outputs has of its own: weights and tables, its outputs, and bytes before its first result."""
+
+    is_last: Value
+    weights: Buffer
+    bias: Buffer
+    scale: Buffer
+    constants: Buffer
+    outputs: Value
+    lanes: Value
+    beside_y: Value
+    beside_r: Value
+
+
+def of_block(k: Module, p: BlockWords, item: Item, block: Value) -> OfBlock:
+    """What a block of an item's group has."""
+    tables, is_last = p.results.tables, block.equals(p.blocks - 1)
+    weights = p.weights + k.select(
+        is_last, p.w_last + item.g * p.w_last_group, item.g * p.w_group + block * p.w_block
+    )
+    at, first = item.g * p.table_group + block * p.table_block, block * p.block_outputs
+    return OfBlock(
+        is_last, weights, tables.bias + at, tables.scale + at, tables.constants,
+        k.select(is_last, p.last_outputs, p.block_outputs), k.select(is_last, p.last_lanes, p.block_lanes),
+        first * p.common.y_c, first * p.common.r_c,
+    )  # fmt: skip
+
+
+def outputs_of_last(sizes: Sizes, outputs: int, of_each: int, lane: int) -> tuple[int, int, int]:
+    """Outputs of the last block, where others have so many each; and of the last vector of a block, and of that one."""
+    last = outputs - (sizes.blocks - 1) * of_each
+    return last, of_each - (sizes.vectors - 1) * lane, last - (sizes.last_vectors - 1) * lane
 
 
 def _driver(k: Module, name: str, vector_bytes: int) -> None:
@@ -116,19 +159,11 @@ def _driver(k: Module, name: str, vector_bytes: int) -> None:
 
 def _block(k: Module, p: DotWords, item: Item, frame: Frame, workspace: Buffer, block: Value, rows: Value) -> None:
     """All rows of outputs of a block of output channels."""
-    last, results, tables = axis_words(p.common, p.common.axes - 1), p.results, p.results.tables
-    is_last = block.equals(p.blocks - 1)
+    last, results, own = axis_words(p.common, p.common.axes - 1), p.results, of_block(k, p, item, block)
+    is_last, weights, bias, scale, constants, outputs, lanes, beside_y, beside_r = own
     pixels = item.extent(p.common.axes - 1)
     table = p.tiles + k.select(is_last, p.table_words * 16, 0) + k.select(pixels < last.block, p.table_words * 8, 0)
-    weights = p.weights + k.select(
-        is_last, p.w_last + item.g * p.w_last_group, item.g * p.w_group + block * p.w_block
-    )
-    tables_at = item.g * p.table_group + block * p.table_block
-    outputs = k.select(is_last, p.last_outputs, p.block_outputs)
-    lanes = k.select(is_last, p.last_lanes, p.block_lanes)
-    bias, scale, constants = tables.bias + tables_at, tables.scale + tables_at, tables.constants
     slot_row = k.select(is_last, results.slot_row_last, results.slot_row)
-    beside_y, beside_r = block * p.block_outputs * p.common.y_c, block * p.block_outputs * p.common.r_c
     fused, in_place = results.fused.equals(1), p.panel.in_place.equals(1)
     begin = workspace + p.common.panel
     with k.loop(0, rows, carry=[k.constant(INT, 0), k.constant(INT, 0), k.constant(INT, 0)]) as row:

@@ -17,7 +17,7 @@ import numpy as np
 
 from polyconv.algorithms.dots.dense import MERGED, lies, word_entries
 from polyconv.algorithms.dots.dense_sizes import fitting, sizes_of_box
-from polyconv.algorithms.dots.driver import common_words, finished_in_registers, result_words
+from polyconv.algorithms.dots.driver import common_words, finished_in_registers, outputs_of_last, result_words
 from polyconv.algorithms.dots.form import ChannelsForm, Part, Sizes
 from polyconv.algorithms.dots.matrix_driver import MatrixWords, matrix_driver
 from polyconv.algorithms.dots.panel import copying_cycles, panel_words, turning_cycles
@@ -127,11 +127,7 @@ class MatrixForm(ChannelsForm):
         main, rest = steps * sizes.vectors * of_vector, steps * sizes.last_vectors * of_vector
         in_registers = finished_in_registers(r, last)
         block_outputs = sizes.vectors * lane - (windows(r) > "")
-        last_outputs = group_out - (sizes.blocks - 1) * block_outputs
-        block_lanes, last_lanes = (
-            of_block - (vectors - 1) * lane
-            for of_block, vectors in ((block_outputs, sizes.vectors), (last_outputs, sizes.last_vectors))
-        )
+        last_outputs, block_lanes, last_lanes = outputs_of_last(sizes, group_out, block_outputs, lane)
         spec = replace(FusedTile(arith.name, p.y, r.epilogue) if in_registers else of_sums(arith.name),
                        windows=windows(r))  # fmt: skip
         functions = [
@@ -143,11 +139,12 @@ class MatrixForm(ChannelsForm):
         results = result_words(r, sweep, sizes, lane, in_registers=in_registers)
         tiles, pieces, sums = _places(sweep, sizes)
         pixel_step = sizes.pixel_bytes * (last.stride // sizes.step)
-        spreads = _spreads(r, replace(last, stride=sizes.step), group_in, together=together)
+        moved = replace(last, stride=sizes.step)
+        spreads = _spreads(r, moved, group_in, together=together)
         values = MatrixWords(
             common=common,
-            panel=panel_words(r, sizes, group_in, _move_in(r, replace(last, stride=sizes.step), sizes, group_in,
-                                                           together=together), last, in_place=in_place),
+            panel=panel_words(r, sizes, group_in, _move_in(r, moved, sizes, group_in, together=together), last,
+                              in_place=in_place),
             shapes=matrix_unit.shapes(rows, words), rows=rows, words=words,
             pitch=sizes.held[-1].count if _flows(sweep, sizes) and not in_place else 0,
             pieces_of_row=_pieces_of_row(sweep, sizes),
@@ -169,9 +166,7 @@ def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep) -> Sizes:
     most = -(-(s.problem.m // s.problem.groups + window_outputs(s)) // lanes(s.target, arith))
     ways = [some for some in MATRIX_TILES if some <= most]
     vectors = min(ways, key=lambda some: s.price(("vectors", some), _block_cycles(s, arith, sweep, some)))
-
-    p = s.problem
-    even = replace(s, problem=replace(p, c=_channels(s, arith) * p.groups))
+    even = replace(s, problem=replace(s.problem, c=_channels(s, arith) * s.problem.groups))
 
     def sizes(box: tuple[int, ...]) -> Sizes:
         return _roomy(sweep, _spread(sweep, sizes_of_box(even, arith, sweep, box, vectors)))

@@ -7,16 +7,15 @@ rows are shorter than a register fill it.  It must not know what a block of outp
 
 from __future__ import annotations
 
-from polyconv.algorithms.dots.driver import DotResults
-from polyconv.algorithms.dots.panel import DotPanel, pack
+from polyconv.algorithms.dots.driver import BlockWords, of_block
+from polyconv.algorithms.dots.panel import pack
 from polyconv.kernels import matrix_unit
 from polyconv.kernels.dots_matrix import MATRIX_TILES, PIECE_BYTES, TILE_BYTES, MatrixWalk
 from polyconv.kernels.language import INT, Buffer, Module, Type, Value
 from polyconv.kernels.layout import MoveOut
-from polyconv.kernels.record import Functions, Memory, Record, Word
+from polyconv.kernels.record import Functions, Memory, Word
 from polyconv.kernels.signature import Address, altered
 from polyconv.lowering.panel import (
-    Common,
     Driver,
     Frame,
     Item,
@@ -38,7 +37,7 @@ _APART = 1 << 30
 """Between rows of outputs none of which shares a register with another."""
 
 
-class MatrixWords(Record):
+class MatrixWords(BlockWords):
     """The driver's words.
 
     A register has so many ``rows``, a step so many ``words`` of each.  Of the positions in a panel, rows of outputs
@@ -48,28 +47,12 @@ class MatrixWords(Record):
     ``together`` is the largest.
     """
 
-    common: Common
-    panel: DotPanel
     shapes: Memory
     rows: Word
     words: Word
     pitch: Word
     pieces_of_row: Word
-    row_step: Word
     lists: RowLists
-    weights: Memory
-    w_group: Word
-    w_block: Word
-    w_last: Word
-    w_last_group: Word
-    table_group: Word
-    table_block: Word
-    blocks: Word
-    split_blocks: Word
-    block_outputs: Word
-    last_outputs: Word
-    block_lanes: Word
-    last_lanes: Word
     together: Word
     last_together: Word
     functions: Functions[MatrixWalk]
@@ -78,7 +61,6 @@ class MatrixWords(Record):
     sums: Word
     spare_channel: Word
     pixels: Word
-    results: DotResults
 
 
 def _driver(k: Module, name: str, vector_bytes: int) -> None:
@@ -149,15 +131,8 @@ def _listed(k: Module, p: MatrixWords, item: Item, workspace: Buffer, rows: Valu
 def _block(k: Module, p: MatrixWords, item: Item, frame: Frame, workspace: Buffer, block: Value, rows: Value,
            tiles: Value) -> None:  # fmt: skip
     """All registers of pixels with a block of output channels."""
-    last, results, tables = axis_words(p.common, p.common.axes - 1), p.results, p.results.tables
-    is_last = block.equals(p.blocks - 1)
-    weights = p.weights + k.select(
-        is_last, p.w_last + item.g * p.w_last_group, item.g * p.w_group + block * p.w_block
-    )
-    tables_at = item.g * p.table_group + block * p.table_block
-    outputs = k.select(is_last, p.last_outputs, p.block_outputs)
-    bias, scale, constants = tables.bias + tables_at, tables.scale + tables_at, tables.constants
-    beside_y, beside_r = block * p.block_outputs * p.common.y_c, block * p.block_outputs * p.common.r_c
+    last, results, own = axis_words(p.common, p.common.axes - 1), p.results, of_block(k, p, item, block)
+    is_last, weights, bias, scale, constants, outputs, lanes, beside_y, beside_r = own
     fused, in_place = results.fused.equals(1), p.panel.in_place.equals(1)
     y_step, r_step = k.select(fused, last.y_stride, results.slot_row), k.select(fused, last.r_stride, 0)
     of_list = p.lists.lists.at(0)
@@ -166,16 +141,16 @@ def _block(k: Module, p: MatrixWords, item: Item, frame: Frame, workspace: Buffe
         p.lists.entries + of_list.first * 8, of_list.count, weights, workspace + p.tiles, tiles, workspace + p.pieces,
         k.either(fused, frame.y + beside_y, workspace), y_step,
         k.either(fused, frame.residual + beside_r, workspace), r_step,
-        k.select(is_last, p.last_lanes, p.block_lanes), bias, scale, constants, workspace + p.sums,
+        lanes, bias, scale, constants, workspace + p.sums,
     )  # fmt: skip
-    together, of_block = k.select(is_last, p.last_together, p.together), k.select(is_last, _MOST, 0)
+    together, begin = k.select(is_last, p.last_together, p.together), k.select(is_last, _MOST, 0)
     # near-equal groups: one of a single register would take as long as one of all
     groups = (tiles + together - 1) // together
     size, larger = tiles // groups, tiles % groups
     for first, count, registers in ((0, larger, size + 1), (larger * (size + 1), groups - larger, size)):
         with k.when(count > 0):
             some = altered(walk, tiles=workspace + (p.tiles + first * TILE_BYTES), groups=count)
-            k.call(p.functions.at(of_block + registers - 1), some)
+            k.call(p.functions.at(begin + registers - 1), some)
     with k.when(results.fused.equals(0)), k.loop(0, rows, results.run_rows) as run:
         _, y_row, r_row = row_place(k, p.common, item, run.index)
         count = k.minimum(results.run_rows, rows - run.index) * item.extent(p.common.axes - 1)
