@@ -27,8 +27,9 @@ from polyconv.target import Target
 
 __all__ = ["FUSED_CYCLES", "Cut", "cost", "cut_of", "cut_with_slots"]
 
-_PANEL_SHARE = 1 / 4
-"""Of a second-level cache, for the panel of a box: it stays there while it is read m/groups times."""
+_PANEL_SHARES = (("l2", 1 / 4), ("l1", 16 / 3))
+"""Of caches, for the panel of a box: it stays in the second-level one while it is read m/groups times, and one of more
+than a few first-level ones spares nothing.  Measured on Emerald Rapids, with 2 MiB: 1-39 % off by the second."""
 _MOST_GROUPS = 64
 """Groups of an item."""
 _LONGEST_ROW = 32768
@@ -177,7 +178,7 @@ def _cut_in_order(s: Situation, arith: Arithmetic, family: Family, order: tuple[
     p, sweep = s.problem, tuple(family.sweep[a] for a in order)
     group_in = max(1, p.c // p.groups)
     sets = len(tile_rows(p.m // p.groups * len(family.members), s.target, arith))
-    room = int(_PANEL_SHARE * s.profile.numbers["l2.bytes"])
+    room = min(round(share * s.profile.numbers[f"{level}.bytes"]) for level, share in _PANEL_SHARES)
     budget = s.budget(room if sets > 2 else 2 * room)
     extents = tuple(axis.out for axis in sweep)
     start = (*extents[:-1], min(extents[-1], _LONGEST_ROW))

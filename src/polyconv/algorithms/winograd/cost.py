@@ -92,9 +92,10 @@ def cycles(b: Boxes) -> dict[str, float]:
     case, ways = b.case, _ways(b.case)
     outer_boxes = math.prod([-(-axis.out // deep) for axis, deep in zip(case.outer, b.outer, strict=True)])
     inner_boxes, lines = len(b.rows.boxes) * len(b.columns.boxes), math.prod([h.count for h in b.held])
-    # what leaves the second-level cache is written to the third, and comes back as fast as that gives
+    # what leaves the second-level cache is written to the third, and comes back as fast as that gives: with inputs,
+    # results and weights beside it more and more of a box that takes above half of the cache, all of one that fills it
     held = b.workspace - (b.out - b.sums) // b.together * (b.together - 1)
-    far = held if held > ways.near else 0
+    far = held * min(1.0, max(0.0, 2 * held / ways.near - 1))
     of_tile_in = b.outer_lines * ways.tile_in
     of_box_in = lines * ways.vectors_in * ways.vector_in + 1500.0 + far / ways.far_rate
     alone = outer_boxes * inner_boxes == 1 and math.prod(b.outer) * b.tiles <= _FEW_TILES
