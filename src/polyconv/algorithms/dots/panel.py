@@ -204,14 +204,17 @@ def by_planes(panel: DotPanel, r: Request, held: Sequence[Lines], last: Axis) ->
     longest, widths = max((count for _, count, _ in held[-1].runs), default=0), [n for n in _WIDTHS if n <= most]
     wide = next((n for n in widths if n >= longest), widths[-1])
     spec, short = Move(r.problem.x, f"i{8 * size}", along, together=r.arith.channels), longest <= wide
-    spills = len(held[-1].runs) == 1  # else a run of pixels follows that is there already
+    *outer, rows = held[:-1] or [Lines((0,), ((0, 1, 0),), (0,))]
+    slabs = math.prod(h.count for h in outer)
+    # a row may be written beyond its end where what follows comes later: not where it is a run of pixels, nor, behind
+    # the last row of a plane, where the next plane has some of its rows already
+    spills = slabs == len(rows.runs) == len(held[-1].runs) == 1
 
     def make(k: Module, name: str) -> None:
         planes_in(k, name, spec, wide, short=short, spills=spills)
 
-    *outer, rows = held[:-1] or [Lines((0,), ((0, 1, 0),), (0,))]
     return altered(
-        panel, by_planes=1, slabs=math.prod(h.count for h in outer), slab_rows=rows.count,
+        panel, by_planes=1, slabs=slabs, slab_rows=rows.count,
         row_run_count=len(rows.runs), row_runs=[RunWords(*run) for run in rows.runs],
         planes_in=address_of(r, f"{spec} planes {wide} {short} {spills}", "planes", PlanesIn, make),
     )  # fmt: skip
