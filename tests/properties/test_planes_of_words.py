@@ -28,7 +28,7 @@ GEOMETRIES = (
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("types", ["u8*i8>i32", "i8>i32", "i16>i32", BF16])
-@pytest.mark.parametrize("algorithm", ["dots", "dots_pixels", "dots_matrix"])
+@pytest.mark.parametrize("algorithm", ["dots", "dots_pixels", "dots_matrix", "dots_matrix_pixels"])
 def test_rows_of_planes_stay_apart(algorithm: str, types: str, level: str | None) -> None:
     """Rows shorter and longer than what a move takes at a time, of several planes, also in several dimensions."""
     within: Any = nullcontext() if level is None else restricted(level)

@@ -99,6 +99,7 @@ ALGORITHMS: dict[str, Algorithm] = {
         Algorithm("dots_inner", _lazy("dots.inner")),
         Algorithm("dots_lines", _lazy("dots.lines"), excluded=_no_masks),
         Algorithm("dots_matrix", _lazy("dots.matrix"), excluded=_no_matrix),
+        Algorithm("dots_matrix_pixels", _lazy("dots.matrix_pixels"), excluded=_no_matrix),
         Algorithm("dots_patches", _lazy("dots.patches"), excluded=_no_masks),
         Algorithm("dots_pixels", _lazy("dots.pixels"), excluded=_no_masks),
         Algorithm("pointwise", _lazy("product.pointwise")),

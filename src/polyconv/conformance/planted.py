@@ -291,6 +291,11 @@ FAULTS: dict[str, Fault] = {
             "dots_matrix", seen_in_check_mode=False,
         ),
         Fault(
+            "tiles of others", "tiles of the matrix unit of a second kind are taken to begin with the first of all",
+            _ALGORITHMS + "dots.matrix_pixels", "TileStretch(before * size, count, kind)",
+            "TileStretch(0, count, kind)", "dots_matrix_pixels", seen_in_check_mode=False,
+        ),
+        Fault(
             "entries of others", "weights of a window's channels are taken for those of its taps",
             _ALGORITHMS + "dots.pixels", "for plane in planes for at in taps]", "for at in taps for plane in planes]",
             "dots_patches", seen_in_check_mode=False,

@@ -127,10 +127,10 @@ def _products(k: Module, spec: FusedTile, given: MatrixWalk, places: list[Buffer
               size: int) -> None:  # fmt: skip
     """Add the products of a step: registers of weights take turns, and those of pixels where vectors are few."""
     arithmetic, width = ARITHMETIC[spec.arithmetic], given.words * 4
-    pixels, wide = matrix_unit.PIXELS, vectors * size
+    pixels, wide = matrix_unit.ROWS, vectors * size
 
     def load_weights(j: int) -> int:
-        register = matrix_unit.WEIGHTS[j % 2]
+        register = matrix_unit.WORDS[j % 2]
         matrix_unit.load(k, register, weights + j * size, wide, given.words, size)
         return register
 
@@ -139,7 +139,7 @@ def _products(k: Module, spec: FusedTile, given: MatrixWalk, places: list[Buffer
         matrix_unit.load(k, register, places[number], given.row, given.rows, width)
         return register
 
-    of_weights = [load_weights(j) for j in range(vectors)] if vectors <= len(matrix_unit.WEIGHTS) else []
+    of_weights = [load_weights(j) for j in range(vectors)] if vectors <= len(matrix_unit.WORDS) else []
     for number in range(len(places)):
         own = load_pixels(number)
         for j in range(vectors):

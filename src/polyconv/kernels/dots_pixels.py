@@ -28,7 +28,7 @@ from polyconv.kernels.rescale import PACKED, is_packed, packed_bytes, packed_pla
 from polyconv.kernels.signature import Int, Signature
 from polyconv.kernels.tile import multiply_add
 
-__all__ = ["GAP_WORDS", "DotPixels", "PixelWalk", "dot_pixels", "stored_together"]
+__all__ = ["GAP_WORDS", "DotPixels", "PixelWalk", "dot_pixels", "leaving", "stored_together", "weaving"]
 
 GAP_WORDS = 3
 """Of vectors that are stored together, in the table of a tile with gaps."""
@@ -108,8 +108,8 @@ def dot_pixels(k: Module, name: str, spec: DotPixels, lanes: int, rows: int, vec
     kind, words = (vector(element, lanes) for element in (arithmetic.accumulator, arithmetic.word))
     all_rows = rows + (spec.windows > "")
     with k.function(name, PixelWalk) as g:
-        stores = _stores(k, spec, g, kind, vectors)
-        weave = _weaving(k, spec, g, arithmetic, vectors) if spec.patch == "woven" else None
+        leave = leaving(k, spec, g, kind, vectors)
+        weave = weaving(k, spec, g, arithmetic, vectors) if spec.patch == "woven" else None
         with k.loop(0, g.blocks, carry=[g.weights, g.y, g.bias, g.scale]) as block:
             weights, y, bias, scale = block.values
             begins = spec.epilogue.bias and not kind.is_float  # sums of floats get it at their end
@@ -138,15 +138,13 @@ def dot_pixels(k: Module, name: str, spec: DotPixels, lanes: int, rows: int, vec
                     weight, taken = weight + kind.element_bytes, [total * factor for total in of_windows]
                 if taken:
                     sums = [total - less for total, less in zip(sums, taken, strict=True)]
-                results = _finished(k, spec, g, sums, bias + r * kind.element_bytes, scale + r * 4)
-                for value, store in zip(results, stores, strict=True):
-                    _store(k, spec, g, value, y, *store)
+                leave(sums, y, bias + r * kind.element_bytes, scale + r * 4)
                 y = y + g.y_channel
             block.next(weight, y, bias + rows * kind.element_bytes, scale + rows * 4)
 
 
-def _weaving(k: Module, spec: DotPixels, g: PixelWalk, arithmetic: Arithmetic, vectors: int
-             ) -> Callable[[Value, Buffer], list[Value]]:  # fmt: skip
+def weaving(k: Module, spec: DotPixels, g: PixelWalk, arithmetic: Arithmetic, vectors: int
+            ) -> Callable[[Value, Buffer], list[Value]]:  # fmt: skip
     """What weaves the vectors of a word of a number, and stores them in a patch."""
     count = arithmetic.channels
     size = arithmetic.bytes // count
@@ -198,6 +196,18 @@ def stored_together(spec: DotPixels, kind: Type) -> int:
     if is_packed(kind, spec.target, spec.epilogue):
         return PACKED if spec.vbmi2 or not spec.gaps else 1
     return 2 if rounds_pairs(kind, spec.target, spec.epilogue) and (spec.vbmi2 or not spec.gaps) else 1
+
+
+def leaving(k: Module, spec: DotPixels, g: PixelWalk, kind: Type, vectors: int
+            ) -> Callable[[list[Value], Buffer, Buffer, Buffer], None]:  # fmt: skip
+    """What stores the results of a channel's sums: where those of a tile's first pixel belong, its bias and scale."""
+    stores = _stores(k, spec, g, kind, vectors)
+
+    def leave(sums: list[Value], y: Buffer, bias: Buffer, scale: Buffer) -> None:
+        for value, store in zip(_finished(k, spec, g, sums, bias, scale), stores, strict=True):
+            _store(k, spec, g, value, y, *store)
+
+    return leave
 
 
 def _stores(k: Module, spec: DotPixels, g: PixelWalk, kind: Type, vectors: int

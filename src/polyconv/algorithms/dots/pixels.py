@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,17 +24,15 @@ from polyconv.algorithms.dots.channel_blocks import (
     PANEL_SHARE,
     PATCHES,
     ROWS,
-    ChannelRun,
-    ChannelWords,
     RowsForm,
     only_sweep,
     patch_scheme,
     rows_of,
     stored_cycles,
     tile_address,
-    walked,
 )
-from polyconv.algorithms.dots.panel import DotPanel, by_planes, pack, panel_common, weaving_cycles
+from polyconv.algorithms.dots.panel import DotPanel, by_planes, panel_common, weaving_cycles
+from polyconv.algorithms.dots.pixels_driver import PixelRun, PixelWords, driver
 from polyconv.algorithms.dots.planes import Part, Planes
 from polyconv.algorithms.dots.situations import (
     arithmetic_of,
@@ -48,21 +46,22 @@ from polyconv.algorithms.dots.situations import (
 from polyconv.algorithms.dots.weights import block_bytes, run_weights
 from polyconv.algorithms.form import Forms, Refusal
 from polyconv.dataclass import dataclass
-from polyconv.kernels.dots_pixels import DotPixels, PixelWalk, stored_together
+from polyconv.kernels.dots_pixels import DotPixels, stored_together
 from polyconv.kernels.isa import lanes
-from polyconv.kernels.language import INT, Module, vector
+from polyconv.kernels.language import vector
 from polyconv.kernels.layout import Move, MoveIn
-from polyconv.kernels.record import Functions, Memory, Record, Table, Word, filled, words
+from polyconv.kernels.matrix_pixels import PixelTile
+from polyconv.kernels.record import filled, words
 from polyconv.kernels.signature import Address
 from polyconv.lowering.boxes import boxed_words, boxes, near_equal_sizes, rows_follow
 from polyconv.lowering.moves import along_in, move_in_address, words_in_address
-from polyconv.lowering.panel import Driver, box_rows, decode, header_bytes, row_place
+from polyconv.lowering.panel import Driver, header_bytes
 from polyconv.lowering.program import Program, Request, Step, address_of, epilogue_tables, zeros
 from polyconv.lowering.situation import Situation
 from polyconv.lowering.sweep import Axis, Sweep, taps_of
 from polyconv.lowering.traffic import far_cycles
 
-__all__ = ["PixelsForm", "forms", "pixels_form"]
+__all__ = ["PixelsForm", "TileKind", "box_of", "forms", "pixel_words", "pixels_form", "tile_spec"]
 
 _MANY = 6
 """Output channels from which on tiles have at least so many: else they read pixels so often that these come from the
@@ -83,60 +82,8 @@ _WOVEN = 2.5
 """Cycles that weaving a vector of words from a panel takes: nearly all loads cross a cache line."""
 
 
-class PixelTile(Record):
-    """A tile of a box: its pixels, the bytes of the panel and of ``gaps`` before its own, and its kind."""
-
-    first: Word
-    pixels: Word
-    place: Word
-    gaps: Word
-    kind: Word
-
-
-class PixelRun(ChannelRun):
-    """A run with its functions, one of each kind of tile."""
-
-    functions: Functions[PixelWalk]
-
-
-class PixelWords(ChannelWords):
-    """The driver's words: a whole box has ``box_pixels`` in ``box_tiles``.
-
-    The last one, which may be cut short, has so many in ``cut_tiles``, which follow those.
-    """
-
-    panel: DotPanel
-    patch: Word
-    tiles: Table[PixelTile]
-    gaps: Memory
-    box_pixels: Word
-    box_tiles: Word
-    cut_tiles: Word
-    offsets: Memory
-    runs: Table[PixelRun]
-    run_count: Word
-
-
-def driver(k: Module, name: str, vector_bytes: int) -> None:
-    """Add the driver to a module: an item is a box of pixels of a group."""
-    with k.function(name, Driver) as given:
-        frame, p = given.frame, PixelWords.read(k, given.words)
-        c = p.common
-        item = decode(k, c, given.item, given.workspace)
-        panel = given.workspace + c.panel
-        pack(k, c, p.panel, item, frame.x, panel, vector_bytes)
-        pixels = box_rows(k, c, item, 0)
-        is_whole = pixels.equals(p.box_pixels)
-        first_tile = k.select(is_whole, 0, p.box_tiles)
-        _, y, _ = row_place(k, c, item, k.constant(INT, 0))
-        with k.loop(0, k.select(is_whole, p.box_tiles, p.cut_tiles)) as number, k.loop(0, p.run_count) as each:
-            run = p.runs.at(each.index)
-            tile = p.tiles.at(first_tile + number.index)
-            first = tile.first
-            k.call(run.functions.at(tile.kind), PixelWalk(
-                *walked(p, item, run, frame.y + (y + first * p.y_pixel), tile.pixels),
-                panel + tile.place, p.offsets, p.gaps + tile.gaps, given.workspace + p.patch,
-            ))  # fmt: skip
+TileKind: TypeAlias = tuple[int, bool, bool]
+"""A tile's vectors, whether it closes gaps, and whether it has fewer pixels."""
 
 
 def forms(s: Situation) -> Forms:
@@ -203,9 +150,13 @@ class PixelsForm(RowsForm):
             moved = sum(weaving_cycles(s, arith, panel.held, count, channels, stride) for count in runs)
         read = items * panel.lines * sum(runs) * p.c * p.x_dtype.itemsize
         return {
-            "products": _product_cycles(self) * items * p.groups * (p.n or 0),
+            "products": self.products() * items * p.groups * (p.n or 0),
             "moves": (moved * items * p.groups + far_cycles(s, read)) * (p.n or 0),
         }
+
+    def products(self) -> float:
+        """Cycles of a box's tiles."""
+        return _product_cycles(self)
 
     def build(self, r: Request) -> Program:
         """Program of a request."""
@@ -213,17 +164,61 @@ class PixelsForm(RowsForm):
         follow = r.y.spatial[-1] == r.y.itemsize and rows_follow(r, self.sweep)
         form = self if follow else replace(self, box=(*(1 for _ in outer), last))
         keep: list[Any] = []
-        step = _step(r, form, keep)
+        step = form.step(r, keep)
         return Program((step,) if step.items else (), form.workspace, tuple(keep))
+
+    def step(self, r: Request, keep: list[Any]) -> Step:
+        """The only step of a program."""
+        values, items, _ = pixel_words(r, self)
+        wide = r.target.vector_bytes
+        address = address_of(r, "dot pixels", "dot_pixels", Driver, lambda k, name: driver(k, name, wide))
+        return Step(address, filled(values, keep), items)
+
+    @property
+    def parts(self) -> list[tuple[int, int]]:
+        """Output channels of a block, and blocks: of a group."""
+        return near_equal_sizes(self.s.problem.m // self.s.problem.groups, rows_of(self.s, self.vectors))
+
+    def runs(self, r: Request, kinds: list[TileKind]) -> tuple[list[PixelRun], int]:
+        """Runs of blocks with their tiles of each kind, and bytes of weights of a group."""
+        found, channel, before, half = [], 0, 0, has_half_word(self.kind, self.taps * self.panel.count)
+        for rows, blocks, spec in _runs(self.parts, tile_spec(r, self), half=half):
+            functions = [tile_address(r, replace(spec, gaps=gaps, edge=edge), rows, n) for n, gaps, edge in kinds]
+            found.append(PixelRun(channel, blocks, before, functions))
+            channel += rows * blocks
+            before += blocks * block_bytes(r, rows, self.words)
+        return found, before
+
+    def packed(self, r: Request, w: NDArray[Any]) -> NDArray[Any]:
+        """Weights (groups, m, c, taps) as the tiles take them."""
+        entries = w.reshape(*w.shape[:2], -1, 1) if self.woven else w
+        key = ("dots_patches" if self.woven else "dots_pixels", self.kind.name, self.vectors, taps_of(self.sweep))
+        return r.packed(key, lambda: run_weights(r, entries, self.parts))
+
+    def offsets(self) -> list[int]:
+        """For every tap and word of it the bytes from the place of a pixel's first tap to what it meets.
+
+        Of a patch those of all taps of a channel, then the next one's; the last of all stands for none.
+        """
+        taps, planes = self.tap_offsets(), [number * self.panel.plane_bytes for number in range(self.panel.count)]
+        if not self.woven:
+            return [at + plane for at in taps for plane in planes]
+        found = [at + plane for plane in planes for at in taps]
+        return found + found[-1:] * (self.words * self.kind.channels - len(found))
+
+    def tap_offsets(self) -> list[int]:
+        """The same for every tap of the first word."""
+        panel = self.panel
+        return [at * panel.pixel_bytes for at in panel.places([h.start for h in panel.held]).tolist()]
 
 
 def _planes(s: Situation, sweep: Sweep, box: tuple[int, ...], *, woven: bool) -> Planes:
     return Planes.of(s, arithmetic_of(s), sweep, box, max(ROWS), woven=woven)
 
 
-def pixels_form(s: Situation, sweep: Sweep, *, woven: bool = False) -> PixelsForm:
-    """The form of a sweep."""
-    kind, p = arithmetic_of(s), s.problem
+def box_of(s: Situation, sweep: Sweep, *, woven: bool) -> tuple[int, ...]:
+    """Outputs of an item: as many as a share of a second-level cache holds the inputs of, but some for every thread."""
+    p = s.problem
     extents = tuple(max(1, axis.out) for axis in sweep)
     budget = s.budget(s.profile.cache("l2", PANEL_SHARE))
 
@@ -237,7 +232,13 @@ def pixels_form(s: Situation, sweep: Sweep, *, woven: bool = False) -> PixelsFor
         cut = next((a for a, e in enumerate(extents) if e > 1), 0)
         part = -(-extents[cut] // (s.threads * -(-extents[cut] // box[cut])))
         box = (*box[:cut], max(1, part), *box[cut + 1 :])
-    wide = [vectors for vectors in ROWS if rows_of(s, vectors) >= min(p.m // p.groups, _MANY)]
+    return box
+
+
+def pixels_form(s: Situation, sweep: Sweep, *, woven: bool = False) -> PixelsForm:
+    """The form of a sweep."""
+    kind, box = arithmetic_of(s), box_of(s, sweep, woven=woven)
+    wide = [vectors for vectors in ROWS if rows_of(s, vectors) >= min(s.problem.m // s.problem.groups, _MANY)]
     if woven:
         wide = [vectors for vectors in PATCHES if vectors % kind.channels == 0]
     found = [PixelsForm(s, sweep, kind, box, vectors, woven, by_lines)
@@ -274,59 +275,36 @@ def _product_cycles(form: PixelsForm) -> float:
     return total
 
 
-def _step(r: Request, form: PixelsForm, keep: list[Any]) -> Step:
+def pixel_words(r: Request, form: PixelsForm) -> tuple[PixelWords, int, tuple[list[int], list[int]]]:
+    """The driver's words for a request, items, and kinds of the tiles of a whole box and of one that is cut short."""
     p, kind, sweep, padding = r.problem, form.kind, form.sweep, padding_of(r)
-    group_in, group_out, last, panel = p.c // p.groups, p.m // p.groups, form.sweep[-1], form.panel
+    last, panel = sweep[-1], form.panel
     w = r.weights(sweep)
     r = with_bias(r, w, padding)
     common, items = boxed_words(r, sweep, form.box, panel.held, panel=header_bytes(len(sweep)))
-    steps, size, spec = form.words, channel_bytes(kind), _spec(r, form)
-    parts = near_equal_sizes(group_out, rows_of(r.situation, form.vectors))
     cut = tuple(axis.out % b or b for axis, b in zip(sweep, form.box, strict=True))
     whole_tiles, cut_tiles = _parts(r, form, form.box), _parts(r, form, cut) if cut != form.box else []
-    tiles, kinds, closed = _tiles(form, [*whole_tiles, *cut_tiles], lanes(r.target, kind))
-    runs, channel, before = [], 0, 0
-    for rows, blocks, some in _runs(parts, spec, half=has_half_word(kind, form.taps * panel.count)):
-        functions = [tile_address(r, replace(some, gaps=gaps, edge=edge), rows, n) for n, gaps, edge in kinds]
-        runs.append(PixelRun(channel, blocks, before, functions))
-        channel += rows * blocks
-        before += blocks * block_bytes(r, rows, steps)
+    tiles, kinds, of_tiles, closed = _tiles(form, [*whole_tiles, *cut_tiles], lanes(r.target, kind))
+    runs, of_group = form.runs(r, kinds)
     packed = DotPanel(
-        in_place=0, channels=group_in, plane_channels=1 if form.woven else kind.channels, channel_bytes=size,
-        pixel_bytes=panel.pixel_bytes, line_bytes=panel.pitch * panel.pixel_bytes, plane_bytes=panel.plane_bytes,
-        one_run=0, padding=padding, move_in=_move_in(r, last, woven=form.woven), by_planes=0, slabs=0, slab_rows=0,
-        row_run_count=0, row_runs=[], planes_in=None,
+        in_place=0, channels=p.c // p.groups, plane_channels=1 if form.woven else kind.channels,
+        channel_bytes=channel_bytes(kind), pixel_bytes=panel.pixel_bytes,
+        line_bytes=panel.pitch * panel.pixel_bytes, plane_bytes=panel.plane_bytes, one_run=0, padding=padding,
+        move_in=_move_in(r, last, woven=form.woven), by_planes=0, slabs=0, slab_rows=0, row_run_count=0, row_runs=[],
+        planes_in=None,
     )  # fmt: skip
-    entries = w.reshape(*w.shape[:2], -1, 1) if form.woven else w
-    key = ("dots_patches" if form.woven else "dots_pixels", kind.name, form.vectors, taps_of(sweep))
     values = PixelWords(
         common=panel_common(r, common, last.stride),
         panel=packed if form.woven else by_planes(packed, r, panel.held, last), patch=form.patch,
         tiles=tiles, gaps=closed,
-        box_pixels=math.prod(form.box), box_tiles=len(whole_tiles), cut_tiles=len(cut_tiles), words=steps,
-        offsets=words(_offsets(form)), weights=r.packed(key, lambda: run_weights(r, entries, parts)),
-        w_group=before, outputs=group_out, runs=runs, run_count=len(runs),
-        tables=epilogue_tables(r), y_pixel=r.y.spatial[-1],
+        box_pixels=math.prod(form.box), box_tiles=len(whole_tiles), cut_tiles=len(cut_tiles), words=form.words,
+        offsets=words(form.offsets()), weights=form.packed(r, w), w_group=of_group, outputs=p.m // p.groups, runs=runs,
+        run_count=len(runs), tables=epilogue_tables(r), y_pixel=r.y.spatial[-1],
     )  # fmt: skip
-    address = address_of(r, "dot pixels", "dot_pixels", Driver, lambda k, name: driver(k, name, r.target.vector_bytes))
-    return Step(address, filled(values, keep), items)
+    return values, items, (of_tiles[: len(whole_tiles)], of_tiles[len(whole_tiles) :])
 
 
-def _offsets(form: PixelsForm) -> list[int]:
-    """For every tap and word of it the bytes from the place of a pixel's first tap to what it meets.
-
-    Of a patch those of all taps of a channel, then the next one's; the last of all stands for none.
-    """
-    panel = form.panel
-    taps = [at * panel.pixel_bytes for at in panel.places([h.start for h in panel.held]).tolist()]
-    planes = [number * panel.plane_bytes for number in range(panel.count)]
-    if not form.woven:
-        return [at + plane for at in taps for plane in planes]
-    found = [at + plane for plane in planes for at in taps]
-    return found + found[-1:] * (form.words * form.kind.channels - len(found))
-
-
-def _spec(r: Request, form: PixelsForm) -> DotPixels:
+def tile_spec(r: Request, form: PixelsForm) -> DotPixels:
     """The kind of tile of a request."""
     return DotPixels(
         r.arith.name, r.problem.y, r.epilogue, windows(r), form.panel.has_gaps, r.target.vbmi2,
@@ -337,7 +315,7 @@ def _spec(r: Request, form: PixelsForm) -> DotPixels:
 def _parts(r: Request, form: PixelsForm, extents: tuple[int, ...]) -> list[Part]:
     """Tiles of a box of so many outputs along every axis; each begins with a pixel that has a result."""
     count, unit = lanes(r.target, r.arith), r.arith.channels if form.woven else 1
-    stored = stored_together(_spec(r, form), vector(r.arith.accumulator, count))
+    stored = stored_together(tile_spec(r, form), vector(r.arith.accumulator, count))
     return form.panel.parts(extents, form.vectors, count, unit, stored * count, r.y.itemsize, by_lines=form.by_lines)
 
 
@@ -352,16 +330,16 @@ def _runs(parts: list[tuple[int, int]], spec: DotPixels, *, half: bool) -> list[
 
 
 def _tiles(form: PixelsForm, parts: list[Part], lanes: int
-           ) -> tuple[list[PixelTile], list[tuple[int, bool, bool]], NDArray[Any]]:  # fmt: skip
-    """Tiles, the vectors of each of their kinds, whether it closes gaps or has fewer pixels, and the gaps."""
-    size, before, tiles, kinds = form.panel.pixel_bytes, 0, [], dict[tuple[int, bool, bool], int]()
+           ) -> tuple[list[PixelTile], list[TileKind], list[int], NDArray[Any]]:  # fmt: skip
+    """Tiles, their kinds, that of each, and the gaps."""
+    size, before, tiles, kinds, of_tiles = form.panel.pixel_bytes, 0, [], dict[TileKind, int](), []
     for part in parts:
         closes = part.pixels < part.span
         edge = form.woven and not closes and part.pixels < part.vectors * lanes
-        kind = kinds.setdefault((part.vectors, closes, edge), len(kinds))
-        tiles.append(PixelTile(part.first, part.pixels, part.place * size, before, kind))
+        of_tiles.append(kinds.setdefault((part.vectors, closes, edge), len(kinds)))
+        tiles.append(PixelTile(part.first, part.pixels, part.place * size, before, of_tiles[-1]))
         before += part.gaps.nbytes
-    return tiles, list(kinds), np.concatenate([part.gaps for part in parts]) if before else zeros()
+    return tiles, list(kinds), of_tiles, np.concatenate([part.gaps for part in parts]) if before else zeros()
 
 
 def _move_in(r: Request, last: Axis, *, woven: bool) -> Address[MoveIn]:
