@@ -19,8 +19,8 @@ from polyconv.target import host_target
 
 BF16 = pytest.param("bf16", marks=pytest.mark.skipif(not host_target().bf16, reason="needs dot products of bf16 pairs"))
 GEOMETRIES = (
-    "i7x{} m5 k2x1 s2x1", "i7x{} m5 k3x1 s3x1", "i7x{} m5 k3x3 s2x1 p1", "i9x{} m5 k2x2 s2x1 d3x1 p1", "i7x{} m5 k3x3 p1",
-    "i7x{} m5 k2x1 d2x1", "i7x{} m5 k1x2 s1x2", "i7x{} m5 k3x3 s2 p1", "i3x5x{} m5 k1x2x1 s1x2x1",
+    "i7x{} m5 k2x1 s2x1", "i7x{} m5 k3x1 s3x1", "i7x{} m5 k3x3 s2x1 p1", "i9x{} m5 k2x2 s2x1 d3x1 p1",
+    "i7x{} m5 k3x3 p1", "i7x{} m5 k2x1 d2x1", "i7x{} m5 k1x2 s1x2", "i7x{} m5 k3x3 s2 p1", "i3x5x{} m5 k1x2x1 s1x2x1",
     "i3x5x{} m5 k2x2x1 s2x1x1", "i3x5x{} m5 k2x2x3 p1", "i4x5x{} m5 k2x3x1 s2x2x1",
 )  # fmt: skip
 """Rows in one run, and in several where a stride or a dilation takes them apart."""

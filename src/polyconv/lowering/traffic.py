@@ -12,8 +12,18 @@ from polyconv.lowering.situation import Situation, image_bytes
 from polyconv.lowering.sweep import Axis
 from polyconv.problem.problem import Problem
 
-__all__ = ["WEIGHTS_FROM_MEMORY", "apart_cycles", "beyond_cycles", "crowding_cycles", "far_cycles", "planes_collide",
-           "sets_met", "streamed_cycles", "ways"]  # fmt: skip
+__all__ = [
+    "WEIGHTS_FROM_MEMORY",
+    "apart_cycles",
+    "beyond_cycles",
+    "crowding_cycles",
+    "far_cycles",
+    "is_slow_beyond",
+    "planes_collide",
+    "sets_met",
+    "streamed_cycles",
+    "ways",
+]  # fmt: skip
 
 WEIGHTS_FROM_MEMORY = 8 / 10.6
 """Of the bytes a cycle that memory gives, those of weights that stream past tiles.  Measured on a Zen 5."""
@@ -57,6 +67,25 @@ def _far(s: Situation, soon: bool) -> tuple[float, int, float]:
     beyond = held + written - leaving
     share = beyond / (cached - leaving) if soon else float(held + written > cached)
     return min(1.0, max(0.0, share)), held, s.profile.stream("memory", _LINES)
+
+
+_SLOW, _LEFT, _WAITED, _WAITED_APART = 1 / 3, 1 / 2, 0.6, 2.0
+"""Of the bytes a cycle of a second-level cache, those below which a last one is slow; of the bytes of the former, what
+it has left for an image and its result; and of the time that bytes take from the latter, what tiles wait where nobody
+asks early, for lines that follow each other, and for lines of many planes.  Measured on an Emerald Rapids, 18 layers; a
+Zen 5 waits for next to nothing."""
+
+
+def is_slow_beyond(s: Situation) -> bool:
+    """Whether what a second-level cache does not hold comes from a slow one, so that it is worth asking early."""
+    return s.profile.stream("l3", 1.0) < s.profile.stream("l2", _SLOW)
+
+
+def waiting_cycles(s: Situation, size: float, *, apart: bool) -> float:
+    """Cycles that tiles wait for bytes of an image for which nobody asks early, of lines of planes if ``apart``."""
+    if not is_slow_beyond(s) or sum(image_bytes(s.problem)) <= s.profile.cache("l2", _LEFT):
+        return 0.0
+    return (_WAITED_APART if apart else _WAITED) * size / s.profile.stream("l3", 1.0)
 
 
 _BEYOND = 1.8

@@ -24,7 +24,14 @@ from polyconv.lowering.boxes import boxes, near_equal_sizes
 from polyconv.lowering.situation import Situation, arith_of, image_bytes
 from polyconv.lowering.sweep import Axis, Sweep, box_count
 from polyconv.lowering.tiles import is_fusible, tile_cycles
-from polyconv.lowering.traffic import apart_cycles, crowding_cycles, far_cycles, planes_collide
+from polyconv.lowering.traffic import (
+    apart_cycles,
+    crowding_cycles,
+    far_cycles,
+    is_slow_beyond,
+    planes_collide,
+    waiting_cycles,
+)
 from polyconv.problem.problem import Problem
 
 __all__ = [
@@ -52,9 +59,9 @@ _PANEL_SHARE = 1 / 2
 """Of a second-level cache, for the pixels of a tile."""
 _COPIED, _TURN = 5.0, 40.0
 """Cycles in which pixels of an entry are copied, beside their vectors; in which a tile is found for every set."""
-_SLOW, _SOON = 1 / 3, 0.3
-"""Of the bytes a cycle of a second-level cache, those below which a last one is slow; of the bytes that it holds, those
-of an image from which on inputs are asked for early then."""
+_SOON = 0.3
+"""Of the bytes of a second-level cache, those of an image from which on inputs are asked for early where the last one
+is slow."""
 _LISTED_LATE, _LIST_LOADS = 0.25, 6
 """How much of what comes from memory is not there when a list has asked for it; loads of a step for that."""
 
@@ -201,7 +208,7 @@ def is_far(s: Situation, axes: Sweep) -> bool:
     image, _ = image_bytes(p)
     one = len(axes) == axes[0].stride == axes[0].taps == p.groups == 1 and p.m > 0
     whole = math.prod(axis.inp for axis in axes) * p.c * p.x_dtype.itemsize * (p.n or 0)
-    if s.profile.stream("l3", 1.0) < s.profile.stream("l2", _SLOW):
+    if is_slow_beyond(s):
         return one and image > s.cache("l2", _SOON)
     return one and image > s.cache("l2", 1) and whole > s.cache("l2", 3)
 
@@ -220,9 +227,10 @@ def cost_of(s: Situation, cut: Cut) -> tuple[float, float]:
     if cut.outputs.kind == "panel":
         moves += sum(each * entries_of(p, cut.axes) * (_COPIED + 2 * n) for n, each in _tiles_of_row(s, cut))
     batch, far = (p.n or 0) * p.groups, 0.0
-    if p.layout == "NHWC" and not is_far(s, cut.axes):
+    if not is_far(s, cut.axes):
         read = math.prod(axis.out for axis in cut.axes) * entries_of(p, cut.axes) * arith_of(s).bytes
-        far = far_cycles(s, read) * (_LISTED_LATE if is_listed(cut.axes) else 1.0)
+        late = _LISTED_LATE if is_listed(cut.axes) else 1.0
+        far = late * (far_cycles(s, read) if p.layout == "NHWC" else waiting_cycles(s, image_bytes(p)[0], apart=True))
     rows *= cut.times * cut.phases
     moves = (moves * rows + 250.0 * box_count(cut.axes, cut.box) + far) * batch
     if p.layout == "NHWC" and p.groups > 1:  # of every pixel a line or two at a time

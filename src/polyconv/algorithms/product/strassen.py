@@ -65,7 +65,7 @@ from polyconv.lowering.situation import (
     transform_refusal,
 )
 from polyconv.lowering.sweep import Sweep, box_count, lines, sweeps
-from polyconv.lowering.traffic import far_cycles, planes_collide, streamed_cycles
+from polyconv.lowering.traffic import far_cycles, planes_collide, streamed_cycles, waiting_cycles
 
 __all__ = ["at_least", "forms"]
 
@@ -236,6 +236,7 @@ def _cost(s: Situation, sweep: Sweep, cut: Cut) -> dict[str, float]:
     moves = (moves + 300.0) * batch
     if p.layout == "NHWC":  # nothing asks for it early
         moves += (p.n or 0) * far_cycles(s, image_bytes(p)[0])
+    moves += (p.n or 0) * waiting_cycles(s, image_bytes(p)[0] + times * weights, apart=panel.planes)
     return {"products": products * batch, "sums": sums * batch, "moves": moves}
 
 
