@@ -16,11 +16,11 @@ from functools import lru_cache
 from typing import Any
 
 from polyconv.algorithms.form import Form, Forms
-from polyconv.algorithms.fourier.plan import Plan, kinds, sized
+from polyconv.algorithms.fourier.plan import Plan, kinds, options, sized
 from polyconv.algorithms.fourier.price import at_least, cost
 from polyconv.algorithms.fourier.program import step
 from polyconv.algorithms.fourier.spectra import FEW_TAPS
-from polyconv.algorithms.fourier.tiles import LEAST_TAPS, radices, tiles_of
+from polyconv.algorithms.fourier.tiles import LEAST_TAPS, radices
 from polyconv.dataclass import dataclass
 from polyconv.dtypes import DTYPES
 from polyconv.lowering import packing
@@ -33,8 +33,6 @@ __all__ = ["at_least", "forms"]
 _LEAST_TERMS = 24
 """Products of a sum, at least.  Measured rms errors as multiples of that of a direct f32 sum: 2.2 for 9 terms, 1.5 for
 31, 1.4 for 49, 1.1 for 81, 0.7 for 200, 0.5 for 400."""
-_MOST_LENGTHS = {1: 16, 2: 8, 3: 4}
-"""Lengths tried along an axis, by rank."""
 _MOST_POINTS = 4
 """Tiles with more than so many times the fewest points of an image are not priced: no plan of the corpus has them."""
 _MOST_BYTES = 32 << 20
@@ -70,11 +68,10 @@ def _plan(s: Situation, sweep: Sweep) -> Plan | None:
     """The cheapest kind and tiles; None where there is none."""
     if not all(axis.taps and axis.out and axis.inp for axis in sweep):
         return None
-    most, budget, plans = _MOST_LENGTHS.get(len(sweep), 3), s.budget(_MOST_BYTES), list[Plan]()
+    budget, plans = s.budget(_MOST_BYTES), list[Plan]()
     for kind in kinds(s):
-        options = [tiles_of(axis, halved=a == 0, most=most, few=kind == "dense") for a, axis in enumerate(sweep)]
         found = [
-            plan for tiles in itertools.product(*options) for plan in sized(s, sweep, kind, tiles)
+            plan for tiles in itertools.product(*options(sweep, kind)) for plan in sized(s, sweep, kind, tiles)
             if plan.workspace <= budget and plan.spectra <= _MOST_SPECTRA_BYTES
         ]  # fmt: skip
         fewest = min([plan.count * plan.points for plan in found], default=0)

@@ -15,16 +15,18 @@ import math
 
 from polyconv.algorithms.careful import box_bytes
 from polyconv.algorithms.depthwise.situations import refusal
-from polyconv.algorithms.fourier.tiles import Tile
+from polyconv.algorithms.fourier.tiles import Tile, tiles_of
 from polyconv.dataclass import dataclass
 from polyconv.kernels.isa import channel_tile, lanes
 from polyconv.lowering.situation import Situation, arith_of
 from polyconv.lowering.sweep import Sweep
 
-__all__ = ["Plan", "kinds", "sized", "transforms"]
+__all__ = ["Plan", "kinds", "options", "sized", "transforms"]
 
 _MOST_BLOCKS = 64
 """Most pairs of channels whose lanes are tiles."""
+_MOST_LENGTHS = {1: 16, 2: 8, 3: 4}
+"""Lengths tried along an axis, by rank."""
 _LEAST_DENSE = 8
 """Least output channels of a group whose lanes are channels: fewer leave most lanes of products empty."""
 
@@ -106,6 +108,12 @@ def transforms(s: Situation, kind: str, tiles: int) -> tuple[int, int, int]:
     if kind == "dense":
         return p.groups * tiles, -(-group_in // lane), -(-group_out // lane)
     return p.groups * -(-tiles // lane), group_in, group_out
+
+
+def options(sweep: Sweep, kind: str) -> list[tuple[Tile, ...]]:
+    """The tiles tried along every axis."""
+    most = _MOST_LENGTHS.get(len(sweep), 3)
+    return [tiles_of(axis, halved=a == 0, most=most, few=kind == "dense") for a, axis in enumerate(sweep)]
 
 
 def sized(s: Situation, sweep: Sweep, kind: str, tiles: tuple[Tile, ...]) -> list[Plan]:

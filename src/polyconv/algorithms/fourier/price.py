@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 
-from polyconv.algorithms.fourier.plan import Plan, kinds, transforms
-from polyconv.algorithms.fourier.tiles import LEAST_TAPS, least_passes, line_cycles, window
+from polyconv.algorithms.fourier.plan import Plan, kinds, options, transforms
+from polyconv.algorithms.fourier.tiles import LEAST_TAPS, line_cycles
 from polyconv.kernels.isa import lanes
 from polyconv.lowering.situation import Situation, arith_of, image_bytes
 from polyconv.lowering.sweep import sweeps
@@ -119,19 +119,23 @@ def at_least(s: Situation) -> float:
     p, arith = s.problem, arith_of(s)
     if max(p.k) < LEAST_TAPS or not p.c * p.m:
         return math.inf
-    lane, slower, group_in = lanes(s.target, arith), s.rates(arith).slower, p.c // p.groups
-    points = passed = 0.0
-    for sweep in sweeps(p):  # half as many points as positions along the first axis; all pass along all axes but one
-        of_sweep = math.prod((axis.out - 1) * min(axis.stride, window(axis)) + 1 for axis in sweep) / 2
-        points += of_sweep
-        passed += of_sweep * sum(map(least_passes, sweep[:-1] or sweep)) * s.transforming(arith)
-    leaving = (4.0 if p.layout == "NHWC" else 9.0) * math.prod(o or 0 for o in p.out)
+    lane, group_in = lanes(s.target, arith), p.c // p.groups
+    slower, transforming = s.rates(arith).slower, s.transforming(arith)
+    written = (4.0 if p.layout == "NHWC" else 9.0) * math.prod(o or 0 for o in p.out)
     cycles = []
     for kind in kinds(s):
         times, inputs, outputs = transforms(s, kind, lane)
         product = outputs * _point_cycles(group_in)
         if kind == "dense":
             product = outputs * group_in * _TERM + _POINT * (inputs + outputs) / 2
-        passes = (inputs + outputs) * passed
-        cycles.append(times / lane * (passes + points * product * slower + outputs * leaving))
+        total = outputs * written
+        for sweep in sweeps(p):  # all points pass along all axes but one
+            along = options(sweep, kind)
+            points = math.prod(min((tile.count * tile.points for tile in tiles), default=0) for tiles in along)
+            passes = sum(
+                min((line_cycles(tile.points) / tile.points for tile in tiles), default=0.0)
+                for tiles in along[:-1] or along
+            )
+            total += points * ((inputs + outputs) * passes * transforming + product * slower)
+        cycles.append(times / lane * total)
     return min(cycles, default=math.inf) * (p.n or 0)

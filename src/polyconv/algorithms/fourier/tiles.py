@@ -14,7 +14,7 @@ from polyconv.dataclass import dataclass
 from polyconv.kernels.fft import RADICES
 from polyconv.lowering.sweep import Axis
 
-__all__ = ["LEAST_TAPS", "Tile", "least_passes", "line_cycles", "radices", "tiles_of", "window"]
+__all__ = ["LEAST_TAPS", "Tile", "line_cycles", "radices", "tiles_of", "window"]
 
 LEAST_TAPS = 5
 """Taps along an axis, at least: for kernels of 3 Winograd's tiles are as fast, and the same at every extent."""
@@ -29,8 +29,6 @@ large: images of all sizes share those of a few lengths, which costs some a tent
 
 _BUTTERFLY = {2: 7.0, 3: 12.0, 4: 14.0, 5: 23.0, 6: 28.0, 8: 42.0, 9: 56.0}
 """Cycles of a butterfly by radix, twiddles and memory of the second level included; measured on a Zen 5."""
-_LEAST_BIT = 1.75
-"""The least of them for a point, for every halving of a line: of radix 4 or 8."""
 _CALL = 12.0
 """Cycles of a call of a pass."""
 
@@ -113,17 +111,3 @@ def _whole(axis: Axis) -> int:
     held = max(0, end - first)
     before, after = max(0, first + axis.pad), max(0, last - max(end, first))
     return max(held + max(before, after), (axis.out - 1) * axis.stride + 1, 1)
-
-
-def least_passes(axis: Axis) -> float:
-    """Cycles of the passes for a position that results need, in tiles that overlap or one that holds all."""
-    if window(axis) < LEAST_TAPS or not axis.out:
-        return 0.0
-    return min(_LEAST_BIT * math.log2(max(2, _whole(axis)) / 2), _overlapping(window(axis), axis.stride))
-
-
-@cache
-def _overlapping(extent: int, stride: int) -> float:
-    """The same, of tiles of the best length."""
-    lengths = (n for n in _SMOOTH if n >= extent)
-    return min((n / (n - extent + stride) * _LEAST_BIT * math.log2(n / 2) for n in lengths), default=math.inf)
