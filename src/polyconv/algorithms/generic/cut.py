@@ -25,7 +25,7 @@ from polyconv.lowering.traffic import beyond_cycles, far_cycles, streamed_cycles
 from polyconv.machine.profile import Rates
 from polyconv.target import Target
 
-__all__ = ["FUSED_CYCLES", "Cut", "cost", "cut_of", "cut_with_slots"]
+__all__ = ["CALL_CYCLES", "FUSED_CYCLES", "Cut", "cost", "cut_of", "cut_with_slots"]
 
 _PANEL_SHARES = (("l2", 1 / 4), ("l1", 16 / 3))
 """Of caches, for the panel of a box: it stays in the second-level one while it is read m/groups times, and one of more
@@ -40,8 +40,8 @@ _APART_SHARE = 1 / 4
 _NEAR_SHARE = 1 / 3
 """Of a first-level cache, for the inputs of one tile: more do not stay until the next tile reads them again."""
 
-FUSED_CYCLES = 1.2
-"""Cycles in which a vector of results leaves a fused tile."""
+FUSED_CYCLES, CALL_CYCLES = 1.2, 90.0
+"""Cycles in which a vector of results leaves a fused tile, and in which a row of these begins."""
 
 _ASKED = 0.2
 """Share of the cycles of inputs from memory that is left where whole rows are asked for a box early."""
@@ -328,7 +328,7 @@ def _step_cycles(s: Situation, arith: Arithmetic, cut: Cut) -> float:
         if cut.fused:
             walks = near_equal_sizes(vectors, heights[rows])
             number = sum(count for _, count in walks)
-            calls = 2 * 40 + 10 * number + FUSED_CYCLES * rows * vectors
+            calls = CALL_CYCLES + 10 * (number - 1) + FUSED_CYCLES * rows * vectors
             walk = -(-vectors // max(1, number)) * s.target.vector_bytes
             line = walk + last.taps * arith.bytes
             far = group_in * outer * line > s.cache("l1", _NEAR_SHARE)

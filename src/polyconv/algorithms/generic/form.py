@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.algorithms.form import Form, Forms
-from polyconv.algorithms.generic.cut import FUSED_CYCLES, Cut, cost, cut_of, cut_with_slots
+from polyconv.algorithms.generic.cut import CALL_CYCLES, FUSED_CYCLES, Cut, cost, cut_of, cut_with_slots
 from polyconv.algorithms.generic.driver import GenericWords, driver
 from polyconv.algorithms.generic.parts import in_pieces
 from polyconv.algorithms.least import least
@@ -111,14 +111,18 @@ def at_least(s: Situation) -> float:
     lane, planes = lanes(s.target, arith), p.layout == "NCHW"
     if not work.taken or not group_in:
         return 0.0
-    leaving = FUSED_CYCLES / lane if planes and is_fusible(p) else 0.4 if planes or p.m == 1 else 0.6
-    coming = 0.3 if planes else 0.35
+    leaving, coming = 0.4 if planes or p.m == 1 else 0.6, 0.3 if planes else 0.35
     if planes and p.rank > 1:  # short rows, the longest of them
         least_of_row = row_cycles(SHORT, lane) / SHORT
         leaving, coming = min(leaving, least_of_row), min(coming, least_of_row)
+    out = leaving * work.outputs * group_out
+    if planes and is_fusible(p):  # from registers, where every set of outputs is called for every row
+        (sweep, *others), tallest = sweeps(p), max(pixel_tiles(s.target, arith))
+        rows = 0 if others else work.outputs // max(1, sweep[-1].out)
+        out = min(out, FUSED_CYCLES / lane * work.outputs * group_out + CALL_CYCLES * rows * -(-group_out // tallest))
     pairs = work.met if work.met <= _WORTH * work.taken else work.taken  # pieces may leave out products with padding
     cycles = pairs * group_in * group_out / (lane * s.rates(arith).multiply_adds)
-    cycles += work.outputs * group_out * leaving + work.brought * group_in * coming
+    cycles += out + work.brought * group_in * coming
     return cycles * (p.n or 0) * p.groups
 
 
