@@ -101,7 +101,7 @@ class MatrixForm(ChannelsForm):
         moves += far_cycles(s, p.groups * count * held * group_in * p.x_dtype.itemsize)
         pixels = math.prod(axis.out for axis in sweep)
         vectors = p.groups * -(-(p.m // p.groups) // lanes(s.target, arith))
-        leaving = 0.5 + 0.2 * apart_cycles(s, sweep[-1]) if p.layout == "NHWC" else 2.0
+        leaving = 0.5 + 0.2 * apart_cycles(s, sweep[-1]) if p.layout == "NHWC" else 3.0
         return products, moves + pixels * vectors * leaving
 
     def step(self, r: Request, sweep: Sweep, sizes: Sizes, keep: list[Any]) -> Step:

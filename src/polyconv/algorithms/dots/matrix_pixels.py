@@ -46,7 +46,7 @@ _PRODUCT, _LOAD = 16.0, 5.0
 as all that follows."""
 _CROSSING = 2.0
 """Loads as which one counts whose rows begin anywhere: nearly all cross a cache line."""
-_ROW, _BLOCK, _WEAVE = 2.0, 40.0, 2.5
+_ROW, _BLOCK, _WEAVE = 3.0, 40.0, 2.5
 """Cycles of a row of sums on its way out of the unit, for each vector; of a block of output channels besides; and of a
 vector of words that is woven."""
 

@@ -130,7 +130,7 @@ def at_least(s: Situation) -> float:
             product = outputs * group_in * _TERM + _POINT * (inputs + outputs) / 2
         total = outputs * written
         for sweep in sweeps(p):  # all points pass along all axes but one
-            along = options(sweep, kind)
+            along = options(sweep, kind) if all(axis.taps and axis.out and axis.inp for axis in sweep) else [()]
             points = math.prod(min((tile.count * tile.points for tile in tiles), default=0) for tiles in along)
             passes = sum(
                 min((line_cycles(tile.points) / tile.points for tile in tiles), default=0.0)
