@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from extremes import extreme
 from levels import BOTH_ENDS, LEVELS
 
 import polyconv
@@ -29,21 +30,9 @@ SCALED = "zx=t zw=t zy=t sx=t sw=c sy=t"
 BF16 = pytest.param("bf16", marks=pytest.mark.skipif(not host_target().bf16, reason="needs dot products of bf16 pairs"))
 
 
-def _extreme(p: Problem, seed: int) -> Operands:
-    """Operands of which most lie at the ends of their ranges, and zero points anywhere."""
-    rng = np.random.default_rng(seed)
-    made = operands(p, rng, "spread")
-
-    def ends(a: Any) -> Any:
-        info = np.iinfo(a.dtype)
-        return np.where(rng.random(a.shape) < 0.7, rng.choice([info.min, info.max], a.shape), a).astype(a.dtype)
-
-    return replace(made, x=ends(made.x), w=ends(made.w))
-
-
 def _check(line: str, made: Operands | None = None, chance: int | None = None, algorithm: str = "dots") -> None:
     p = Problem.parse(line)
-    made = _extreme(p, 1) if made is None else made
+    made = extreme(p, 1) if made is None else made
     got = recent.compute(p, made.x, made.w, made.bias, made.residual, quantities=made.quantities, algorithm=algorithm,
                            chance=chance)  # fmt: skip
     want = oracle(p, made.x, made.w, made.bias, made.residual, quantities=made.quantities)
@@ -109,7 +98,7 @@ def test_weights_less_their_zero_points_need_nine_bits(types: str, algorithm: st
                 spelled = f"{layout} n2 c{5 * groups} {first} m{m * groups} {rest} g{groups}"
                 for line in (f"conv {types}>i32 {spelled} b1 zx=t zw={zw}",
                              f"conv {types} {spelled} b1 {SCALED.replace('zw=t', f'zw={zw}')}"):  # fmt: skip
-                    made = _extreme(Problem.parse(line), number)
+                    made = extreme(Problem.parse(line), number)
                     zero = np.full_like(made.quantities["zw"], point)
                     if zw == "c":
                         zero[::3] = points[(number + 1) % 4]
@@ -287,7 +276,7 @@ def test_threads_take_channels_or_rows_of_their_own(layout: str) -> None:
         if algorithm == "dots_patches" and (layout == "NHWC" or not host_target().has_masks):
             continue
         p = Problem.parse(f"conv {types} {layout} n1 {geometry} b1 {SCALED.replace('zw=t', 'zw=0')}")
-        made = _extreme(p, 5)
+        made = extreme(p, 5)
         want = oracle(p, made.x, made.w, made.bias, quantities=made.quantities)
         for threads in (2, 3, 5):
             got = recent.compute(p, made.x, made.w, made.bias, quantities=made.quantities, algorithm=algorithm,
@@ -302,7 +291,7 @@ def test_arrays_whose_pixels_lie_apart(types: str, algorithm: str) -> None:
     """Planned for pixels that lie together, in the input and in the result."""
     for rest in ("c64 i9x10 m40 k1x1", "c3 i20x70 m13 k5x5 s1x3 p2", "c6 i9x80 m7 k3x3"):
         p = Problem.parse(f"conv {types} NCHW n2 {rest}{'' if '>' in types else ' ' + SCALED.replace('zw=t', 'zw=0')}")
-        made = _extreme(p, 7)
+        made = extreme(p, 7)
         want = oracle(p, made.x, made.w, made.bias, quantities=made.quantities)
         layer = prepared.Layer(lambda n, i, p=p: p, made.w, made.bias, layout="NCHW", accuracy="fast", threads=1,
                                workspace_limit=None, algorithm=algorithm, rigor="estimate",
@@ -320,7 +309,7 @@ def test_arrays_whose_pixels_lie_apart(types: str, algorithm: str) -> None:
 @pytest.mark.parametrize("geometry", ["i16x40 m9 k1x1", "i320 m5 k3", "i6x64 m11 k1x3", "i5x9x32 m6 k1x1x1"])
 def test_tiles_begin_with_a_cache_line_wherever_rows_do(geometry: str, types: str) -> None:
     p = Problem.parse(f"conv {types}>i32 NCHW n2 c24 {geometry}")
-    made = _extreme(p, 3)
+    made = extreme(p, 3)
     want = oracle(p, made.x, made.w)
     memory = np.zeros(made.x.nbytes + 128, np.uint8)
     begin = -memory.ctypes.data % 64
@@ -390,7 +379,7 @@ def test_groups_lie_side_by_side_in_vectors(outputs: int, types: str) -> None:
         layout = ("NHWC", "NCHW")[(number + outputs // 6) % 2]
         line = f"conv {types} {layout} n2 c{channels * groups} {extents} m{outputs * groups} {rest} g{groups}"
         p = Problem.parse(f"{line} b1 {scaled}".strip())
-        made = operands(p, np.random.default_rng(number), "normal") if types == "bf16" else _extreme(p, number)
+        made = operands(p, np.random.default_rng(number), "normal") if types == "bf16" else extreme(p, number)
         for chance in (None, number, number + 1):
             if types == "bf16":
                 run = partial(recent.compute, p, made.x, made.w, made.bias, algorithm="dots")
@@ -476,7 +465,7 @@ def test_scaled_sums_of_any_size(algorithm: str, layout: str, level: str | None)
             p = Problem.parse(f"conv {types} {layout} n1 {_SCALED[algorithm]} b1 zx=t zw=0 zy=t sx=t sw=c sy=t")
             if (reason := ALGORITHMS[algorithm].refusal(Situation(p, target(level)))) is not None:
                 pytest.skip(reason)
-            made = _extreme(p, 3)
+            made = extreme(p, 3)
             for scale in (1e-3, 0.5, 0.99999994, 1.0, 1.5, 2.0e7, 1.0e30, -0.75, -3.0e9):
                 numbers = {"zy": zy, "sx": scale, "sy": 1.0}
                 given = {name: np.asarray(v, made.quantities[name].dtype) for name, v in numbers.items()}
@@ -571,7 +560,7 @@ def test_dot_products_of_256_bits_without_avx512(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(prepared, "target_in_force", lambda: narrow)
     for layout in ("NCHW", "NHWC"):
         p = Problem.parse(f"conv u8*i8 {layout} n1 c20 i9x11 m37 k3x3 p1 b1 zx=t zw=c zy=t sx=t sw=c sy=t")
-        made = _extreme(p, 2)
+        made = extreme(p, 2)
         for zero in (0, -128, 127, np.arange(-18, 19)):
             made.quantities["zw"][...] = zero
             _check(str(p), made)
@@ -602,7 +591,7 @@ def test_threads_share_channels_of_small_planes(level: str | None, layout: str, 
         for what in ("u8*i8>i32", "u8*i8"):
             line = f"conv {what} {layout} n1 c{c} i7x6 m{c} k3x3 p1 g{c // group} b1"
             p = Problem.parse(line if ">" in what else f"{line} {SCALED}")
-            made = _extreme(p, 3)
+            made = extreme(p, 3)
             within: Any = nullcontext() if level is None else restricted(level)
             with within:
                 got = recent.compute(p, made.x, made.w, made.bias, quantities=made.quantities, algorithm=algorithm,
@@ -632,7 +621,7 @@ def test_chunks_of_channels_are_even_or_rows_are_cut() -> None:
 def test_rows_are_shared_where_outputs_are_few(layout: str, threads: int) -> None:
     """A first layer, whose outputs are one block."""
     p = Problem.parse(f"conv u8*i8>i32 {layout} n1 c3 i63x61 m32 k3x3 s2 p1 b1")
-    made = _extreme(p, 2)
+    made = extreme(p, 2)
     got = recent.compute(p, made.x, made.w, made.bias, algorithm="dots", threads=threads)
     np.testing.assert_array_equal(got, oracle(p, made.x, made.w, made.bias))
     sizes = form_of("dots", replace(_WIDE, problem=p, threads=threads)).parts[0].together

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 from algorithms import result
+from extremes import extreme
 
 from polyconv.algorithms.table import ALGORITHMS
 from polyconv.conformance.judge import complaint, expected
-from polyconv.conformance.operands import Operands, operands
+from polyconv.conformance.operands import Operands
 from polyconv.lowering.situation import Situation
 from polyconv.problem.problem import Problem
 from polyconv.target import host_target, target
@@ -25,23 +26,9 @@ SCALED = "zx=t zw=t zy=t sx=t sw=c sy=t"
 ENDS = ("u8*i8", "i8", "u8", "i8*u8")
 
 
-def _made(p: Problem, seed: int = 1) -> Operands:
-    """Operands; of integers most lie at the ends of their ranges."""
-    rng = np.random.default_rng(seed)
-    if p.x_dtype.is_float:
-        return operands(p, rng, "normal")
-    made = operands(p, rng, "spread")
-
-    def ends(a: Any) -> Any:
-        info = np.iinfo(a.dtype)
-        return np.where(rng.random(a.shape) < 0.7, rng.choice([info.min, info.max], a.shape), a).astype(a.dtype)
-
-    return replace(made, x=ends(made.x), w=ends(made.w))
-
-
 def _check(line: str, made: Operands | None = None, **options: Any) -> np.ndarray[Any, Any]:
     p = Problem.parse(line)
-    made = _made(p) if made is None else made
+    made = extreme(p) if made is None else made
     got = result(p, made, ALGORITHM, **options)
     assert got is not None, line
     assert complaint(p, expected(p, made), got) is None, f"{line} {options}"
@@ -88,7 +75,7 @@ def test_geometry(geometry: str, types: str, layout: str) -> None:
             continue
         whole = _check(line)
         for option in ({"chance": 1}, {"chance": 2}, {"threads": 2}, {"threads": 5}, {"workspace_limit": 0}):
-            again = result(p, _made(p), ALGORITHM, **option)  # type: ignore[arg-type]
+            again = result(p, extreme(p), ALGORITHM, **option)  # type: ignore[arg-type]
             assert again is None or again.tobytes() == whole.tobytes(), f"{line} {option}"
 
 
@@ -100,7 +87,7 @@ def test_zero_points_and_scales(types: str, layout: str) -> None:
         for zero_points in ("", " zx=t", f" zx=t zw={zw}"):
             _check(f"conv {types}>i32 {layout} n1 c8 i6x7 m{m} k3x3 p1 b1{zero_points}")
         line = f"conv {types} {layout} n2 c12 i7x9 m{m} k3x3 p1x2:0 b1 {SCALED.replace('zw=t', f'zw={zw}')}"
-        made = _made(Problem.parse(line), number)
+        made = extreme(Problem.parse(line), number)
         _check(line, made, chance=number)
         _check(line, made)
 
@@ -127,7 +114,7 @@ def test_what_is_not_finite_stays_in_its_windows(value: float, layout: str) -> N
     for sizes in ("c6 i9x13 m20 k3x3 p1", "c5 i9x13 m20 k3x3 p1", "c3 i9x30 m7 k1x2 d1x3", "c10 i7x7 m33 k1x1",
                   "c34 i5x40 m9 k1x3", "c2 i12x12 m16 k3x3 s2 p1"):  # fmt: skip
         p = Problem.parse(f"conv bf16 {layout} n2 {sizes}")
-        made = _made(p)
+        made = extreme(p)
         x = made.x.copy()
         bad = np.random.default_rng(1).random(x.shape) < 2 / x.size
         bad.reshape(-1)[x.size // 2] = True

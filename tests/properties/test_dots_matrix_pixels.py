@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 from algorithms import result
+from extremes import extreme
 
 from polyconv.algorithms.table import ALGORITHMS
 from polyconv.conformance.judge import complaint, expected
-from polyconv.conformance.operands import Operands, operands
+from polyconv.conformance.operands import Operands
 from polyconv.lowering.situation import Situation
 from polyconv.problem.problem import Problem
 from polyconv.target import host_target, target
@@ -25,23 +26,9 @@ CHANCES = range(6)
 """Lots that between them draw patches and planes, tiles that run on over lines and others, and boxes of all sizes."""
 
 
-def _made(p: Problem, seed: int = 1) -> Operands:
-    """Operands; of integers most lie at the ends of their ranges, weights within those of i8."""
-    rng = np.random.default_rng(seed)
-    if p.x_dtype.is_float:
-        return operands(p, rng, "normal")
-    made = operands(p, rng, "spread")
-
-    def ends(a: Any, low: int, high: int) -> Any:
-        return np.where(rng.random(a.shape) < 0.7, rng.choice([low, high], a.shape), a).clip(low, high).astype(a.dtype)
-
-    info, of_w = np.iinfo(made.x.dtype), np.iinfo(made.w.dtype)
-    return replace(made, x=ends(made.x, info.min, info.max), w=ends(made.w, max(-127, of_w.min), 127))
-
-
 def _check(line: str, made: Operands | None = None, **options: Any) -> np.ndarray[Any, Any] | None:
     p = Problem.parse(line)
-    made = _made(p) if made is None else made
+    made = extreme(p, most=127) if made is None else made
     got = result(p, made, ALGORITHM, **options)
     if got is not None:
         assert complaint(p, expected(p, made), got) is None, f"{line} {options}"
@@ -103,7 +90,7 @@ def test_zero_points_and_scales(types: str) -> None:
         for zero_points in ("", " zx=t", f" zx=t zw={zw}"):
             _check(f"conv {types}>i32 NCHW n1 c8 i6x7 m{m} k3x3 p1 b1{zero_points}")
         line = f"conv {types} NCHW n2 c12 i7x9 m{m} k3x3 p1x2:0 b1 zx=t zw={zw} zy=t sx=t sw=c sy=t"
-        made = _made(Problem.parse(line), number)
+        made = extreme(Problem.parse(line), number, most=127)
         for chance in (None, *CHANCES):
             _check(line, made, chance=chance)
     line = f"conv {types} NCHW n2 c12 i7x9 m40 k3x3 p1 b1 zx=t zy=t sx=t sw=c sy=t"
@@ -132,7 +119,7 @@ def test_what_is_not_finite_stays_in_its_windows(value: float) -> None:
     for sizes in ("c6 i9x13 m20 k3x3 p1", "c5 i9x13 m20 k3x3 p1", "c3 i9x30 m7 k1x2 d1x3", "c10 i7x7 m33 k1x1",
                   "c34 i5x40 m9 k1x3", "c2 i12x12 m16 k3x3 s2 p1", "c1 i12x12 m16 k5x5"):  # fmt: skip
         p = Problem.parse(f"conv bf16 NCHW n2 {sizes}")
-        made = _made(p)
+        made = extreme(p, most=127)
         x = made.x.copy()
         bad = np.random.default_rng(1).random(x.shape) < 2 / x.size
         bad.reshape(-1)[x.size // 2] = True
