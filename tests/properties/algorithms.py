@@ -14,7 +14,9 @@ from polyconv.conformance.judge import complaint, expected, widened
 from polyconv.conformance.operands import Operands, operands
 from polyconv.errors import Unsupported
 from polyconv.layer import compute
+from polyconv.lowering.situation import Situation
 from polyconv.problem.problem import Problem
+from polyconv.target import target
 
 Array = NDArray[Any]
 
@@ -35,6 +37,13 @@ def result(p: Problem, made: Operands, algorithm: str | None, **options: Any) ->
             raise
         return None
     return y[0] if p.op == "causal_conv" else y
+
+
+def refused(line: str, algorithm: str, **given: Any) -> str:
+    """Why an algorithm of the host does not take a problem: it must not."""
+    found = ALGORITHMS[algorithm].refusal(Situation(Problem.parse(line), target(), **given))
+    assert found is not None, line
+    return found
 
 
 def agrees(line: str, algorithm: str, **options: Any) -> bool:

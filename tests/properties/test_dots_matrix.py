@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from algorithms import result
+from algorithms import refused, result
 from extremes import extreme
 
 from polyconv.algorithms.table import ALGORITHMS
@@ -142,14 +142,9 @@ def test_pixels_are_read_in_place_to_the_last_one(types: str) -> None:
 @needs_unit
 def test_what_it_refuses() -> None:
     """Each with a sentence that says why."""
-    def refused(line: str, **given: Any) -> str:
-        found = ALGORITHMS[ALGORITHM].refusal(Situation(Problem.parse(line), target(), **given))
-        assert found is not None, line
-        return found
-
-    assert "not i16" in refused("conv i16>i32 NHWC n1 c4 i9x9 m8 k3x3")
-    assert refused("conv f32 NHWC n1 c4 i9x9 m8 k3x3")
-    assert refused("conv bf16 NHWC n1 c4 i9x9 m8 k3x3", strict=True)
+    assert "not i16" in refused("conv i16>i32 NHWC n1 c4 i9x9 m8 k3x3", ALGORITHM)
+    assert refused("conv f32 NHWC n1 c4 i9x9 m8 k3x3", ALGORITHM)
+    assert refused("conv bf16 NHWC n1 c4 i9x9 m8 k3x3", ALGORITHM, strict=True)
 
 
 def test_a_cpu_without_the_unit_says_so() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from algorithms import result
+from algorithms import refused, result
 from extremes import extreme
 
 from polyconv.algorithms.table import ALGORITHMS
@@ -139,19 +139,27 @@ def test_what_is_not_finite_stays_in_its_windows(value: float) -> None:
 @needs_unit
 def test_what_it_refuses() -> None:
     """Each with a sentence that says why."""
-    def refused(line: str, **given: Any) -> str:
-        found = ALGORITHMS[ALGORITHM].refusal(Situation(Problem.parse(line), target(), **given))
-        assert found is not None, line
-        return found
-
-    assert "channels-first" in refused("conv bf16 NHWC n1 c4 i9x9 m8 k3x3")
-    assert "residual" in refused("conv bf16 NCHW n1 c4 i9x9 m8 k3x3 r1")
-    assert "not i16" in refused("conv i16>i32 NCHW n1 c4 i9x9 m8 k3x3")
-    assert "phases" in refused("conv_transpose bf16 NCHW n1 c4 i9x9 m8 k3x3 s2")
-    assert "i8" in refused("conv u8 NCHW n1 c4 i9x9 m8 k3x3 zw=t", narrow=False)
-    assert refused("conv f32 NCHW n1 c4 i9x9 m8 k3x3")
+    assert "channels-first" in refused("conv bf16 NHWC n1 c4 i9x9 m8 k3x3", ALGORITHM)
+    assert "residual" in refused("conv bf16 NCHW n1 c4 i9x9 m8 k3x3 r1", ALGORITHM)
+    assert "not i16" in refused("conv i16>i32 NCHW n1 c4 i9x9 m8 k3x3", ALGORITHM)
+    assert "phases" in refused("conv_transpose bf16 NCHW n1 c4 i9x9 m8 k3x3 s2", ALGORITHM)
+    assert "i8" in refused("conv u8 NCHW n1 c4 i9x9 m8 k3x3 zw=t", ALGORITHM, narrow=False)
+    assert refused("conv f32 NCHW n1 c4 i9x9 m8 k3x3", ALGORITHM)
 
 
 def test_a_cpu_without_the_unit_says_so() -> None:
     s = Situation(Problem.parse("conv i8>i32 NCHW n1 c64 i9x9 m64 k3x3"), replace(host_target(), matrix=False))
     assert "matrix unit" in str(ALGORITHMS[ALGORITHM].form(s))
+
+
+@needs_unit
+def test_neither_threads_nor_batch_decide_the_order_of_sums() -> None:
+    """Words in planes, or of patches, are summed in different orders: what is cheaper must not hang on boxes."""
+    sizes = ("c4 i{0}x{0} m16 k3x3 p1", "c8 i{0}x{0} m64 k3x3 p1", "c16 i{0}x{0} m32 k2x2", "c64 i{0} m64 k2 d8")
+    for size, extent in itertools.product(sizes, (9, 17, 40, 56, 113, 230)):
+        p = Problem.parse(f"conv bf16 NCHW n1 {size.format(extent)}")
+        schemes = {
+            getattr(ALGORITHMS[ALGORITHM].form(Situation(replace(p, n=n), target(), threads=threads)), "scheme", None)
+            for n, threads in itertools.product((1, 3), (1, 2, 3, 8, 32))
+        }
+        assert len(schemes) == 1, p

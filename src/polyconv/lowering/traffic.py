@@ -71,9 +71,9 @@ def _far(s: Situation, soon: bool) -> tuple[float, int, float]:
 
 _SLOW, _LEFT, _WAITED, _WAITED_APART = 1 / 3, 1 / 2, 0.6, 2.0
 """Of the bytes a cycle of a second-level cache, those below which a last one is slow; of the bytes of the former, what
-it has left for an image and its result; and of the time that bytes take from the latter, what tiles wait where nobody
-asks early, for lines that follow each other, and for lines of many planes.  Measured on an Emerald Rapids, 18 layers; a
-Zen 5 waits for next to nothing."""
+it has left for an image and its result; and of the time in which bytes come from the last one, what tiles wait where
+nobody asks early, for lines that follow each other, and for lines of many planes.  Measured on an Emerald Rapids, 18
+layers; a Zen 5 waits for next to nothing."""
 
 
 def is_slow_beyond(s: Situation) -> bool:
@@ -82,7 +82,7 @@ def is_slow_beyond(s: Situation) -> bool:
 
 
 def waiting_cycles(s: Situation, size: float, *, apart: bool) -> float:
-    """Cycles that tiles wait for bytes of an image for which nobody asks early, of lines of planes if ``apart``."""
+    """Cycles that tiles wait for bytes for which nobody asks early; ``apart``: for those of lines of many planes."""
     if not is_slow_beyond(s) or sum(image_bytes(s.problem)) <= s.profile.cache("l2", _LEFT):
         return 0.0
     return (_WAITED_APART if apart else _WAITED) * size / s.profile.stream("l3", 1.0)

@@ -27,6 +27,7 @@ from polyconv.algorithms.dots.situations import (
     has_half_word,
     padding_of,
     refusal,
+    unit_refusal,
     window_outputs,
     windows,
     with_bias,
@@ -51,7 +52,7 @@ from polyconv.lowering.sweep import Axis, Sweep, box_count, sweeps
 from polyconv.lowering.traffic import apart_cycles, far_cycles
 from polyconv.problem.problem import Problem
 
-__all__ = ["MatrixForm", "forms"]
+__all__ = ["MatrixForm", "forms", "step_words"]
 
 
 def forms(s: Situation) -> Forms:
@@ -61,10 +62,8 @@ def forms(s: Situation) -> Forms:
 
 def _refusal(s: Situation) -> Refusal | None:
     p = s.problem
-    if (reason := refusal(s)) is not None:
+    if (reason := refusal(s) or unit_refusal(s)) is not None:
         return reason
-    if arithmetic_of(s).name not in ("u8s8", "bf16"):
-        return f"multiplies bytes and bf16 numbers, not {p.x}"
     if not p.c or not p.m:
         return "needs channels"
     return None
@@ -120,7 +119,7 @@ class MatrixForm(ChannelsForm):
             w = np.pad(w, ((0, 0), (0, 0), (0, channels - group_in), (0, 0)))
         weights = block_weights(r, sweep, sizes, w, words)
         counts = [count for entries in of_taps for count in entries[1::3]]
-        steps, words = before + sum(counts), _step_words(_alike(arith, last, channels, min(counts, default=1)))
+        steps, words = before + sum(counts), step_words(_alike(arith, last, channels, min(counts, default=1)))
         for entries in of_taps:
             entries[1::3] = [count // words for count in entries[1::3]]
         lists = row_lists(sweep[:-1], of_taps, 3, whole_bands(sweep[:-1]))
@@ -270,7 +269,7 @@ def _alike(arith: Arithmetic, last: Axis, channels: int, words: int) -> int:
     return words if follow or arith.accumulator != "float" else -(-channels // arith.channels)
 
 
-def _step_words(words: int) -> int:
+def step_words(words: int) -> int:
     """Words of a step: as many as a register holds, such that steps make up so many."""
     most = matrix_unit.PIXEL_BYTES // 4
     return next((some for some in range(min(most, words), 0, -1) if words % some == 0), 1)
@@ -296,7 +295,7 @@ def _block_cycles(s: Situation, arith: Arithmetic, sweep: Sweep, vectors: int) -
     line = sweep[-1].dilation == 1 or sweep[-1].taps <= 1
     words = -(-channels * (sweep[-1].taps if line else 1) // arith.channels)
     steps = math.prod(axis.taps for axis in sweep[: -1 if line else None]) * (
-        words // _step_words(_alike(arith, sweep[-1], channels, words))
+        words // step_words(_alike(arith, sweep[-1], channels, words))
     )
     width = vectors * lane - window_outputs(s)
     blocks = max(1, -(-group_out // width))

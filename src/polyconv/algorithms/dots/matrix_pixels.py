@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.algorithms.dots.channel_blocks import only_sweep, stored_cycles, walked
+from polyconv.algorithms.dots.matrix import step_words
 from polyconv.algorithms.dots.pixels import PixelsForm, TileKind, box_of, pixel_words, tile_spec
 from polyconv.algorithms.dots.pixels_driver import PixelRun, PixelWords, packed_box
-from polyconv.algorithms.dots.situations import arithmetic_of, has_half_word, window_outputs
+from polyconv.algorithms.dots.situations import arithmetic_of, has_half_word, unit_refusal, window_outputs
 from polyconv.algorithms.form import Forms, Refusal
 from polyconv.dataclass import dataclass
 from polyconv.kernels import matrix_unit
@@ -32,8 +33,8 @@ from polyconv.kernels.signature import Address
 from polyconv.lowering.boxes import near_equal_sizes
 from polyconv.lowering.panel import Driver
 from polyconv.lowering.program import Request, Step, address_of
-from polyconv.lowering.situation import Situation
-from polyconv.lowering.sweep import taps_of
+from polyconv.lowering.situation import Situation, of_one_image
+from polyconv.lowering.sweep import Sweep, taps_of
 from polyconv.runtime.arrays import as_aligned
 
 __all__ = ["MatrixPixelsForm", "forms"]
@@ -56,14 +57,24 @@ def forms(s: Situation) -> Forms:
     p, kind = s.problem, arithmetic_of(s)
     if isinstance(sweep := only_sweep(s), Refusal):
         return sweep
-    if kind.name not in ("u8s8", "bf16"):
-        return f"multiplies bytes and bf16 numbers, not {p.x}"
+    if (reason := unit_refusal(s)) is not None:
+        return reason
     if window_outputs(s):
         return "needs weights that less their zero points are numbers of i8"
     ways = [woven for woven in (False, True) if woven or not has_half_word(kind, p.c // p.groups)]
-    found = [MatrixPixelsForm(s, sweep, kind, box_of(s, sweep, woven=woven), _VECTORS, woven, by_lines)
-             for woven in ways for by_lines in (False, True)]  # fmt: skip
-    return (min(found, key=lambda form: s.price(("tile", form.woven, form.by_lines), sum(form.cost().values()))),)
+    one = of_one_image(s)  # neither batch nor threads may change the order of sums
+
+    def price(woven: bool) -> float:
+        return s.price(("woven", woven), sum(_form(one, sweep, woven=woven).cost().values()))
+
+    return (_form(s, sweep, woven=min(ways, key=price)),)
+
+
+def _form(s: Situation, sweep: Sweep, *, woven: bool) -> MatrixPixelsForm:
+    """The cheapest form of a sweep, of patches or of planes: tiles begin anew with a line or run on."""
+    kind, box = arithmetic_of(s), box_of(s, sweep, woven=woven)
+    found = [MatrixPixelsForm(s, sweep, kind, box, _VECTORS, woven, by_lines) for by_lines in (False, True)]
+    return min(found, key=lambda form: s.price(("lines", form.by_lines), sum(form.cost().values())))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +87,11 @@ class MatrixPixelsForm(PixelsForm):
 
         A patch has words of zeros after its own where steps would be short otherwise.
         """
-        words, most = self.words if self.woven else self.panel.count, matrix_unit.PIXEL_BYTES // 4
+        words = self.words if self.woven else self.panel.count
         if self.woven:
-            steps = max(1, -(-words // most))
-            return steps, max(1, -(-words // steps))
-        of_step = next((some for some in range(min(most, words), 0, -1) if words % some == 0), 1)
-        return words // of_step, of_step
+            steps = -(-words // (matrix_unit.PIXEL_BYTES // 4))
+            return steps, -(-words // steps)
+        return words // step_words(words), step_words(words)
 
     @property
     def sums(self) -> int:

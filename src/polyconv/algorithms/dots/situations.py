@@ -32,8 +32,8 @@ from polyconv.runtime.arrays import aligned
 
 __all__ = [
     "arithmetic_of", "channel_bytes", "dense_arithmetic", "has_half_word", "integer_refusal", "narrow_arithmetic",
-    "packs_results", "padding_of", "refusal", "row_bands", "taken_off", "window_outputs", "windows", "with_bias",
-    "with_row_biases", "word_cost", "zero_weight",
+    "packs_results", "padding_of", "refusal", "row_bands", "taken_off", "unit_refusal", "window_outputs", "windows",
+    "with_bias", "with_row_biases", "word_cost", "zero_weight",
 ]  # fmt: skip
 
 
@@ -45,6 +45,12 @@ def refusal(s: Situation) -> Refusal | None:
     if p.op not in ("conv", "conv_transpose"):
         return f"computes conv and conv_transpose, not {p.op}"
     return None if is_fusible(p) else "needs a cheap epilogue"
+
+
+def unit_refusal(s: Situation) -> Refusal | None:
+    """Why a CPU's matrix unit does not take a situation that ``dense`` does; None if it may."""
+    takes = arithmetic_of(s).name in ("u8s8", "bf16")
+    return None if takes else f"multiplies bytes and bf16 numbers, not {s.problem.x}"
 
 
 def integer_refusal(s: Situation) -> Refusal | None:

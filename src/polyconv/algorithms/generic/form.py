@@ -73,8 +73,10 @@ _STEP_CYCLES = 3000.0
 def _cheapest_cuts(s: Situation) -> tuple[Cut, ...]:
     """Cuts of families, whole or in pieces whose taps meet no padding: those left out would add zeros."""
     whole, arith, work = _families(s.problem), _arith_of(s), least(s.problem)
-    ways, some = [whole], work.met <= _WORTH * work.taken
-    for joined in sorted({False, s.problem.groups == 1}) if some else ():
+    if work.met > _WORTH * work.taken:  # no pieces leave out so much
+        return tuple(cut_of(s, arith, family) for family in whole)
+    ways = [whole]
+    for joined in sorted({False, s.problem.groups == 1}):
         cut = in_pieces(whole, joined=joined)
         fewer = _products(cut) <= _WORTH * _products(whole) and cut not in ways
         if fewer and len(cut) <= max(_MOST_PIECES, 2 * len(whole)):

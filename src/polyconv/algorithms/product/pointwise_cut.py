@@ -202,7 +202,7 @@ def is_far(s: Situation, axes: Sweep) -> bool:
     """Whether only the third cache or memory holds the input, of images that the second does not.
 
     Items then ask for what the next one reads, and are as large as the second cache likes.  Measured on Zen 5: 5-30 %
-    off.  A slow third cache makes up for asking sooner.  Measured on Emerald Rapids: 0-16 % off.
+    off.  Where the third cache is slow it pays to ask sooner.  Measured on Emerald Rapids: 0-16 % off.
     """
     p = s.problem
     image, _ = image_bytes(p)
@@ -228,9 +228,11 @@ def cost_of(s: Situation, cut: Cut) -> tuple[float, float]:
         moves += sum(each * entries_of(p, cut.axes) * (_COPIED + 2 * n) for n, each in _tiles_of_row(s, cut))
     batch, far = (p.n or 0) * p.groups, 0.0
     if not is_far(s, cut.axes):
-        read = math.prod(axis.out for axis in cut.axes) * entries_of(p, cut.axes) * arith_of(s).bytes
-        late = _LISTED_LATE if is_listed(cut.axes) else 1.0
-        far = late * (far_cycles(s, read) if p.layout == "NHWC" else waiting_cycles(s, image_bytes(p)[0], apart=True))
+        if p.layout == "NHWC":
+            far = far_cycles(s, math.prod(axis.out for axis in cut.axes) * entries_of(p, cut.axes) * arith_of(s).bytes)
+        else:
+            far = waiting_cycles(s, image_bytes(p)[0], apart=True)
+        far *= _LISTED_LATE if is_listed(cut.axes) else 1.0
     rows *= cut.times * cut.phases
     moves = (moves * rows + 250.0 * box_count(cut.axes, cut.box) + far) * batch
     if p.layout == "NHWC" and p.groups > 1:  # of every pixel a line or two at a time
