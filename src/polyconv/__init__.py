@@ -64,15 +64,20 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
+    import gc
     import importlib
 
-    if name in _LATER:
-        value = getattr(importlib.import_module(_LATER[name]), name)
-    elif name in _MODULES:
-        value = importlib.import_module(_MODULES[name])
-    else:
+    module = _LATER.get(name) or _MODULES.get(name)
+    if module is None:
         raise AttributeError(f"module 'polyconv' has no attribute {name!r}")
-    globals()[name] = value
+    was_on = gc.isenabled()
+    gc.disable()  # nearly all that an import makes stays: looking through it again and again takes a tenth of its time
+    try:
+        made = importlib.import_module(module)
+    finally:
+        if was_on:
+            gc.enable()
+    value = globals()[name] = getattr(made, name) if name in _LATER else made
     return value
 
 

@@ -9,10 +9,8 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import random
 import re
 import stat
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -28,7 +26,7 @@ _LONGEST_WRITE_SECONDS = 3600.0
 _TRIM_BYTES = 16 << 20
 _log = logging.getLogger("polyconv")
 _folder: list[Path | None] = []
-_untrimmed = random.randrange(_TRIM_BYTES)
+_untrimmed = int.from_bytes(os.urandom(8), "little") % _TRIM_BYTES
 """Bytes written since the folder was last looked through, which takes long where there are many files.
 
 A process begins anywhere, so that many short ones together look through it as often as a long one.
@@ -119,13 +117,14 @@ def write(path: Path, payload: bytes) -> None:
     global _untrimmed
     data = _MAGIC + hashlib.sha256(payload).digest() + payload
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f"{path.stem}.", suffix=".part")
+        temporary = path.with_name(f"{path.stem}.{os.urandom(8).hex()}.part")
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o600)
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(data)
-            Path(temporary).replace(path)
+            temporary.replace(path)
         except BaseException:
-            Path(temporary).unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
             raise
         _untrimmed += len(data)
         if _untrimmed >= _TRIM_BYTES:

@@ -13,12 +13,14 @@ import pickle
 import platform
 import select
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    import subprocess
 
 __all__ = ["elsewhere", "main", "run_here"]
 
@@ -121,13 +123,15 @@ def _started() -> subprocess.Popen[bytes] | None:
     """A new helper that is ready; None if there can be none, now and later."""
     path = [str(Path(__file__).parents[1]), *sys.path]
     try:
+        import subprocess  # here and below: most processes find all kernels in the cache, and it takes 3 ms
+
         helper = subprocess.Popen([sys.executable, "-I", "-S", "-c", _START, *path], stdin=subprocess.PIPE,
                                   stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)  # fmt: skip
         threading.Thread(target=helper.wait, name="polyconv helper", daemon=True).start()  # leaves no zombie
         if _is_there(helper):
             return helper
         _ended(helper)
-    except (OSError, RuntimeError, ValueError):  # no process, no thread, a path with a zero byte
+    except (ImportError, OSError, RuntimeError, ValueError):  # no process, no thread, a path with a zero byte
         pass
     _is_possible[0] = False
     return None
@@ -135,6 +139,8 @@ def _started() -> subprocess.Popen[bytes] | None:
 
 def _ended(helper: subprocess.Popen[bytes]) -> str:
     """How a helper ended; one that has not is killed."""
+    import subprocess
+
     for pipe in (helper.stdin, helper.stdout):
         assert pipe is not None
         with contextlib.suppress(OSError):

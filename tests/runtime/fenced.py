@@ -82,7 +82,7 @@ def main(seed: int, count: int) -> None:
     from polyconv.runtime import arrays
 
     # before anything takes the function by its name: tables, packed weights and workspaces get a fence, too
-    arrays.aligned = lambda shape, dtype: fenced(shape, dtype, step=LINE)
+    arrays.aligned = lambda shape, dtype, make=np.zeros: fenced(shape, dtype, step=LINE)
 
     from polyconv.algorithms.table import ALGORITHMS
     from polyconv.conformance import corpus

@@ -79,16 +79,18 @@ def generator() -> str:
     """Fingerprint of the code that generates kernels: the contents of its files."""
     root = Path(__file__).parent.parent
     folders = ("kernels", "lowering", "algorithms", "fields", "operators", "machine")
-    return fingerprint([
-        *(file for name in folders for file in root.glob(f"{name}/**/*.py")), root / "dtypes.py", root / "target.py"
-    ])  # fmt: skip
+    inner = (place for name in folders for place in os.walk(root / name))  # Path.glob takes three times as long
+    sources = (f"{folder}/{name}" for folder, _, names in inner for name in names if name.endswith(".py"))
+    return fingerprint([*sources, f"{root}/dtypes.py", f"{root}/target.py"])
 
 
-def fingerprint(files: Iterable[Path]) -> str:
+def fingerprint(files: Iterable[str | Path]) -> str:
     """Fingerprint of the contents of files."""
     digest = hashlib.sha256()
-    for file in sorted(files):
-        digest.update(hashlib.sha256(file.read_bytes()).digest())
+    for file in sorted(str(file) for file in files):
+        with open(file, "rb", buffering=0) as stream:  # noqa: PTH123  at every start, and half as long as Path.open
+            contents = stream.read()
+        digest.update(b"%d " % len(contents) + contents)
     return digest.hexdigest()[:16]
 
 

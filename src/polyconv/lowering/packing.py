@@ -197,8 +197,9 @@ def packed_sets(r: Request, w: NDArray[Any], sets: Sequence[Set], block: int, si
         place=move_in_address(r, spec),
     )  # fmt: skip
     run(r, Step(address, filled(values, keep), w.shape[0] * len(sets)), chunk * row, w.nbytes)
-    outputs = [n for s in sets for n in range(s.first, s.first + s.outputs)]
-    if sorted(outputs) == list(range(w.shape[1])):  # there may be another form, for other outputs
+    spans = sorted((s.first, s.first + s.outputs) for s in sets)
+    firsts, ends = zip(*spans, strict=True)
+    if (*firsts, w.shape[1]) == (0, *ends):  # all follow each other; there may be another form, for other outputs
         r.moved(w, packed, partial(unpack, sets=sets, block=block, together=pair))
     return packed
 

@@ -14,7 +14,6 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import field
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -246,7 +245,7 @@ def preset(name: str) -> Profile:
 @cache
 def preset_texts() -> dict[str, str]:
     """The tables of TOML of all presets, by name: a process reads one of them, and parsing them all takes 5 ms."""
-    text = (files(__package__) / "presets.toml").read_text(encoding="utf-8")
+    text = Path(__file__).with_name("presets.toml").read_text(encoding="utf-8")
     _, *rows = re.split(r"^\[([\w-]+)\]$", text, flags=re.MULTILINE)
     return {name: f"[{name}]{rest}" for name, rest in zip(rows[::2], rows[1::2], strict=True)}
 

@@ -7,7 +7,6 @@ when the run meets it can be made on several threads before.  It must not know w
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import replace
@@ -76,6 +75,8 @@ class Ahead:
             ready(step)
             if EVENTS.compiled > compiled:  # then those to come are likely to need kernels as well
                 break
+        from concurrent.futures import ThreadPoolExecutor  # here: most processes find all kernels in the cache
+
         with ThreadPoolExecutor(self._threads, "polyconv ahead") as pool:
             for step in waiting:
                 pool.submit(copy_context().run, ready, step)

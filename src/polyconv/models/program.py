@@ -118,7 +118,7 @@ class Program:
         if done is None:
             told: list[Any] | None = [] if self.replays.wants(tuple(results), feeds) else None
             is_first = not self._schedules
-            with self.plans(), collecting_later(trims=is_first):  # later ones take less for a while
+            with collecting_later(trims=is_first), self.plans():  # later ones take less for a while
                 done = self._by_steps(feeds, tuple(results), times, halt, told)
             if told:
                 self.replays.learn(told, tuple(results), self.constants, feeds)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import mmap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, NamedTuple
@@ -54,11 +54,11 @@ def mark(memory: NDArray[Any]) -> NDArray[Any]:
 
 def unwritten(shape: int | tuple[int, ...], dtype: Any) -> NDArray[Any]:
     """As ``aligned``, for whoever writes all of it before reading any."""
-    return mark(aligned(shape, dtype))
+    return mark(aligned(shape, dtype, np.empty))
 
 
-def aligned(shape: int | tuple[int, ...], dtype: Any) -> NDArray[Any]:
-    """Zeros on a cache line; large ones on 2 MiB pages, which the packed weights of big layers need.
+def aligned(shape: int | tuple[int, ...], dtype: Any, make: Callable[..., NDArray[Any]] = np.zeros) -> NDArray[Any]:
+    """Zeros on a cache line, or what ``make`` makes; large ones on 2 MiB pages, which the weights of big layers need.
 
     Raises
     ------
@@ -77,7 +77,7 @@ def aligned(shape: int | tuple[int, ...], dtype: Any) -> NDArray[Any]:
         with suppress(OSError):  # a system without huge pages has others
             pages.madvise(mmap.MADV_HUGEPAGE, start, count // _HUGE * _HUGE)  # no more than there is
     else:
-        raw = np.zeros(count + _LINE, np.uint8)
+        raw = make(count + _LINE, np.uint8)
         start = -address(raw) % _LINE
     memory: NDArray[Any] = raw[start : start + count].view(kind).reshape(shape)
     return memory
