@@ -10,6 +10,7 @@ from functools import lru_cache
 
 from polyconv.lowering.situation import Situation, image_bytes
 from polyconv.lowering.sweep import Axis
+from polyconv.machine.profile import Profile
 from polyconv.problem.problem import Problem
 
 __all__ = [
@@ -76,14 +77,14 @@ nobody asks early, for lines that follow each other, and for lines of many plane
 layers; a Zen 5 waits for next to nothing."""
 
 
-def is_slow_beyond(s: Situation) -> bool:
+def is_slow_beyond(profile: Profile) -> bool:
     """Whether what a second-level cache does not hold comes from a slow one, so that it is worth asking early."""
-    return s.profile.stream("l3", 1.0) < s.profile.stream("l2", _SLOW)
+    return profile.stream("l3", 1.0) < profile.stream("l2", _SLOW)
 
 
 def waiting_cycles(s: Situation, size: float, *, apart: bool) -> float:
     """Cycles that tiles wait for bytes for which nobody asks early; ``apart``: for those of lines of many planes."""
-    if not is_slow_beyond(s) or sum(image_bytes(s.problem)) <= s.profile.cache("l2", _LEFT):
+    if not is_slow_beyond(s.profile) or sum(image_bytes(s.problem)) <= s.profile.cache("l2", _LEFT):
         return 0.0
     return (_WAITED_APART if apart else _WAITED) * size / s.profile.stream("l3", 1.0)
 

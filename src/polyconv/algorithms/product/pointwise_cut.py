@@ -208,7 +208,7 @@ def is_far(s: Situation, axes: Sweep) -> bool:
     image, _ = image_bytes(p)
     one = len(axes) == axes[0].stride == axes[0].taps == p.groups == 1 and p.m > 0
     whole = math.prod(axis.inp for axis in axes) * p.c * p.x_dtype.itemsize * (p.n or 0)
-    if is_slow_beyond(s):
+    if is_slow_beyond(s.profile):
         return one and image > s.cache("l2", _SOON)
     return one and image > s.cache("l2", 1) and whole > s.cache("l2", 3)
 

@@ -24,7 +24,7 @@ from polyconv.lowering.moves import is_apart
 from polyconv.lowering.situation import Situation
 from polyconv.lowering.sweep import Axis, Sweep, sweeps
 from polyconv.lowering.tiles import tile_cycles
-from polyconv.lowering.traffic import WEIGHTS_FROM_MEMORY, far_cycles, planes_collide
+from polyconv.lowering.traffic import WEIGHTS_FROM_MEMORY, far_cycles, is_slow_beyond, planes_collide
 from polyconv.machine.profile import Profile, Rates
 from polyconv.problem.problem import Problem
 
@@ -44,8 +44,10 @@ whose bytes a cycle threads share."""
 _STREAMED = (
     ("l2", _NEAR_WEIGHTS, 32 / 61), ("l3", _FEW_WEIGHTS, 1.0), ("l3", _HELD_WEIGHTS, 14 / 24), ("l3", 5 / 4, 11 / 24),
 )  # fmt: skip
+_STREAMED_SLOWLY = ("l2", _NEAR_WEIGHTS, 32 / 61), ("l3", 3 / 8, 1.0), ("l3", 5 / 4, 3 / 4)
 """Transformed weights of less than a share of a cache come with a share of the bytes a cycle that it gives; of more,
-with ``WEIGHTS_FROM_MEMORY`` of those of memory."""
+with ``WEIGHTS_FROM_MEMORY`` of those of memory.  The second where the last cache is slow: there it is not more weights
+that make it slower.  Measured on an Emerald Rapids, 15 layers."""
 _FEW_TILES, _SOONER = 4, 1.3
 """Where a single box has so few tiles, almost nothing but weights is read; those beyond ``_FEW_WEIGHTS`` then come so
 much faster."""
@@ -206,7 +208,8 @@ def _streamed(profile: Profile, size: int) -> float:
 @cache
 def _streams(profile: Profile) -> list[tuple[float, float]]:
     """Most bytes, and the bytes a cycle of so many."""
-    caches = [(profile.cache(level, share), profile.stream(level, rate)) for level, share, rate in _STREAMED]
+    streamed = _STREAMED_SLOWLY if is_slow_beyond(profile) else _STREAMED
+    caches = [(profile.cache(level, share), profile.stream(level, rate)) for level, share, rate in streamed]
     return [*caches, (math.inf, profile.stream("memory", WEIGHTS_FROM_MEMORY))]
 
 
