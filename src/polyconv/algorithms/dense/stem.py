@@ -43,9 +43,10 @@ __all__ = ["StemForm", "at_least", "forms"]
 _PANEL = 0.25
 """Share of a second-level cache: workspace of a thread."""
 
-_STREAMS, _NEAR, _MISSED = 16, 2 / 3, 12 / 24
+_STREAMS, _NEAR, _MISSED, _MISSED_NEAR = 16, 2 / 3, 12 / 24, 12 / 61
 """Lines of a row that the hardware foresees; share of a first-level cache in which more than those stay from row to
-row, and of the bytes a cycle of the last cache those at which others come.  Measured on Zen 5, as all that follows."""
+row, and of the bytes a cycle of the last cache those at which others come, or of the second one where that is slower:
+an Emerald Rapids.  Measured on Zen 5, as all that follows."""
 
 _STREAMED = ((25 / 32, "l3", 14 / 24), (math.inf, "memory", 7.5 / 10.6))
 """Whence weights stream in, by the share of a last cache that they take, and what they get of its bytes a cycle."""
@@ -149,7 +150,8 @@ class StemForm(Form):
         lines_of_row = math.prod(mean_taps(axis) for axis in sweep[:-1])
         near = round(_NEAR * caches["l1.bytes"])
         misses = lines_of_row > _STREAMS and lines_of_row * sizes.line_bytes > near
-        missed = lines_of_row * sizes.line_bytes / s.profile.stream("l3", _MISSED) if misses else 0.0
+        rate = max(s.profile.stream("l3", _MISSED), s.profile.stream("l2", _MISSED_NEAR))
+        missed = lines_of_row * sizes.line_bytes / rate if misses else 0.0
         per_run = _PLANE_RUN if planes else _MANY_RUN if lines_of_row > _STREAMS else _RUN
         starting = _START + per_run * _runs_of_tile(s, sweep)
         products, moves, entries = 0.0, 0.0, group_in * math.prod(axis.taps for axis in sweep)

@@ -317,8 +317,8 @@ def _step_cycles(s: Situation, arith: Arithmetic, cut: Cut) -> float:
     vectors = -(-cut.box[-1] // lane) if cut.fused else cut.output_bytes // (lane * arith.bytes)
 
     def tile(rows: int, vectors: int) -> float:
-        """Cycles of a step: neighbouring taps load across lines, one vector a cycle."""
-        cycles = max(tile_cycles(rates, rows, vectors), vectors if last.taps > 1 else 0.0)
+        """Cycles of a step: neighbouring taps load across lines, one vector a cycle, and a weight for each output."""
+        cycles = max(tile_cycles(rates, rows, vectors), vectors + rows / rates.loads if last.taps > 1 else 0.0)
         return cycles * _FAR_LINES if outer > 1 and not cut.flat else cycles
 
     # of a panel that a first-level cache is far from holding every set of outputs streams all, once for its taps

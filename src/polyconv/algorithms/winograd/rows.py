@@ -28,7 +28,7 @@ from polyconv.lowering.panel import Driver, axis_words, box_rows
 from polyconv.lowering.program import Operand, Program, Request, Step, address_of, addresses_of, program_of
 from polyconv.lowering.situation import Situation, arith_of, image_bytes, of_one_image
 from polyconv.lowering.sweep import Sweep, mean_taps, sweeps, taps_of
-from polyconv.lowering.traffic import planes_collide
+from polyconv.lowering.traffic import planes_collide, waiting_cycles
 from polyconv.runtime.arrays import aligned
 from polyconv.target import Target
 
@@ -167,7 +167,8 @@ class RowsForm(ColumnsForm):
         found = {name: sum(of_sweep[name] for of_sweep in terms) for name in terms[0]}
         p, profile = self.s.problem, self.s.profile
         beyond = max(0, sum(image_bytes(p)) - profile.cache("l3", _CACHED))
-        found["moves"] += (p.n or 0) * beyond / profile.stream("l3", _ASKED)
+        far = beyond / profile.stream("l3", _ASKED) + waiting_cycles(self.s, image_bytes(p)[0], apart=False)
+        found["moves"] += (p.n or 0) * far
         return found
 
     def build(self, r: Request) -> Program:
