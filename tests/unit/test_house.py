@@ -25,8 +25,8 @@ LONG_FUNCTIONS = {
 
 FOLDERS = {
     ".": 4290, "algorithms": 20945, "benchmark": 5970, "cli": 4395, "conformance": 6050, "dialects": 2250,
-    "fields": 750, "gpu": 7250, "kernels": 9890, "lowering": 2805, "machine": 705, "models": 13400, "ndimage": 2000,
-    "operators": 8580, "planning": 1120, "problem": 1780, "runtime": 2000,
+    "fields": 750, "gpu": 7250, "kernels": 9890, "lowering": 2805, "machine": 705, "models": 13420, "ndimage": 2000,
+    "operators": 8660, "planning": 1120, "problem": 1780, "runtime": 2000,
 }  # fmt: skip
 """Lines that a folder of the package may have; ``.`` are the files beside the folders."""
 

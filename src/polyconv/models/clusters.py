@@ -32,12 +32,27 @@ def clustered(steps: Sequence[tuple[Node, ...]], results: Collection[str], fits:
     found: list[list[Node]] = []
     passes: set[int] = set()
     maker: dict[str, int] = {}
+    to_come = {name for step in steps for node in step for name in node.writes}
+
+    def waits(node: Node) -> bool:
+        """Whether a node is left for the pass of its only reader, which waits for more; what it reads is stored anyway.
+
+        A quantised residual, say: the next convolution reads its bytes, and so does the sum, instead of floats.
+        """
+        read = [name for name in node.reads if name in maker]
+        following = [reader for name in node.writes for reader in readers.get(name, ())]
+        if len(read) != 1 or len(following) != 1 or any(name in results for name in node.writes):
+            return False
+        is_there = read[0] in results or not all(is_elementwise(reader) for reader in readers[read[0]])
+        more = {*following[0].reads} & to_come - {*node.writes}
+        return is_there and is_elementwise(following[0]) and bool(more)
+
     for step in steps:
         home = len(found)
         if len(step) == 1 and is_elementwise(step[0]):
             (node,) = step
             last = max((maker.get(name, -1) for name in node.reads), default=-1)
-            if last in passes and fits([*found[last], node]):
+            if last in passes and not waits(node) and fits([*found[last], node]):
                 home = last
                 found[home].append(node)
             else:
@@ -48,6 +63,7 @@ def clustered(steps: Sequence[tuple[Node, ...]], results: Collection[str], fits:
             found.append(list(step))
         for each in found[home]:
             maker.update(dict.fromkeys(each.writes, home))
+            to_come.difference_update(each.writes)
     return [tuple(nodes) for nodes in found if nodes]
 
 

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+import numpy as np
+from numpy.typing import NDArray
+
 from polyconv.dataclass import dataclass
 from polyconv.dtypes import Dtype
 from polyconv.kernels import mathfn
@@ -18,7 +21,7 @@ from polyconv.kernels.logarithm import logarithm
 from polyconv.kernels.values import Value
 from polyconv.operators.types import LLVM, TRUTH, TYPES
 
-__all__ = ["FUNCTIONS", "Function", "converted"]
+__all__ = ["FUNCTIONS", "Function", "converted", "may_multiply"]
 
 Emit = Callable[..., Value]
 """``emit(k, dtype, *values)``: instructions for values of one dtype."""
@@ -208,21 +211,49 @@ def converted(k: Emitter, value: Value, source: Dtype, target: Dtype) -> Value:
     return k.cast("zext" if source.kind == "u" else "sext", value, to)
 
 
-def quantised(k: Emitter, value: Value, scale: Value, zero: Value, target: Dtype) -> Value:
+def quantised(k: Emitter, value: Value, scale: Value, zero: Value, target: Dtype, reciprocal: Value | None = None
+              ) -> Value:  # fmt: skip
     """``saturate(round(value / scale) + zero)``, ties to even; ``zero`` has the target's type.  NaN becomes the least.
 
     Adding 1.5 * 2^23 leaves the nearest integer in the low bits of a float, so no rounding instruction is needed.
+    With the reciprocal of the scale, which ``may_multiply`` must allow, nothing is divided.
     """
     low, high = target.limits
     wide = value.type.of("i32")
     offset = converted(k, zero, target, TYPES["i32"])
     shift = k.cast("sitofp", offset, value.type)
-    scaled = value / scale
     least, most = low - shift, high - shift
-    scaled = k.select(scaled > least, scaled, least)
-    scaled = k.select(scaled < most, scaled, most)
+    if reciprocal is None or not k.has_fma:
+        scaled = _within(k, value / scale, least, most)
+    else:  # a limit times the scale, over the scale, is rounded to the limit
+        scaled = _quotient(k, _within(k, value, least * scale, most * scale), scale, reciprocal)
     bits = k.cast("bitcast", scaled + 1.5 * 2.0**23, wide) - 0x4B400000
     return k.cast("trunc", bits + offset, wide.of(LLVM[target.name]))
+
+
+def _within(k: Emitter, value: Value, least: Value, most: Value) -> Value:
+    """The nearest value between two; the least for NaN."""
+    value = k.select(value > least, value, least)
+    return k.select(value < most, value, most)
+
+
+def _quotient(k: Emitter, a: Value, b: Value, reciprocal: Value) -> Value:
+    """``a / b``, rounded once, from the rounded reciprocal r of b: dividing vectors takes four times as long.
+
+    q = a r is within 1.5 units in the last place of a / b, and q + (a - q b) r within one.  For that q the difference
+    a - q b is exact, and the same step rounds correctly (P. Markstein, Computation of elementary functions on the IBM
+    RISC System/6000 processor, 1990).  Quotients far below 1, whose products may be too small for a float, round to 0.
+    """
+    less = 0.0 - b
+    q = a * reciprocal
+    for _ in range(2):
+        q = k.fma(k.fma(q, less, a), reciprocal, q)
+    return q
+
+
+def may_multiply(scale: NDArray[np.float32]) -> bool:
+    """Whether ``quantised`` may take the reciprocals of scales: no product on its way leaves the range of floats."""
+    return bool(np.all((scale >= 2.0**-60) & (scale <= 2.0**60)))
 
 
 def dequantised(k: Emitter, value: Value, scale: Value, zero: Value, source: Dtype) -> Value:
