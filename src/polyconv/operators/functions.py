@@ -227,8 +227,8 @@ def quantised(k: Emitter, value: Value, scale: Value, zero: Value, target: Dtype
         scaled = _within(k, value / scale, least, most)
     else:  # a limit times the scale, over the scale, is rounded to the limit
         scaled = _quotient(k, _within(k, value, least * scale, most * scale), scale, reciprocal)
-    bits = k.cast("bitcast", scaled + 1.5 * 2.0**23, wide) - 0x4B400000
-    return k.cast("trunc", bits + offset, wide.of(LLVM[target.name]))
+    bits = k.cast("bitcast", scaled + 1.5 * 2.0**23, wide)
+    return k.cast("trunc", bits + (offset - 0x4B400000), wide.of(LLVM[target.name]))
 
 
 def _within(k: Emitter, value: Value, least: Value, most: Value) -> Value:
