@@ -61,7 +61,7 @@ def _compared(cls: type) -> tuple[Callable[[Any, object], bool], Callable[[Any],
 class _Initialiser:
     """``__init__`` of a class until somebody looks at it or calls it: then it is compiled, and takes this one's place.
 
-    Most classes that a process imports it never makes an object of, and compiling takes 0.2 ms a class.
+    A process makes no object of half of the classes that it imports, and compiling takes 0.2 ms a class.
     """
 
     def __init__(self, cls: type) -> None:
