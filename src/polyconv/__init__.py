@@ -64,19 +64,15 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    import gc
     import importlib
+
+    from polyconv.collecting import uncollected
 
     module = _LATER.get(name) or _MODULES.get(name)
     if module is None:
         raise AttributeError(f"module 'polyconv' has no attribute {name!r}")
-    was_on = gc.isenabled()
-    gc.disable()  # nearly all that an import makes stays: looking through it again and again takes a tenth of its time
-    try:
+    with uncollected():
         made = importlib.import_module(module)
-    finally:
-        if was_on:
-            gc.enable()
     value = globals()[name] = getattr(made, name) if name in _LATER else made
     return value
 

@@ -32,7 +32,7 @@ def clustered(steps: Sequence[tuple[Node, ...]], results: Collection[str], fits:
     found: list[list[Node]] = []
     passes: set[int] = set()
     maker: dict[str, int] = {}
-    to_come = {name for step in steps for node in step for name in node.writes}
+    written = {name for step in steps for node in step for name in node.writes}
 
     def waits(node: Node) -> bool:
         """Whether a node is left for the pass of its only reader, which waits for more; what it reads is stored anyway.
@@ -44,8 +44,8 @@ def clustered(steps: Sequence[tuple[Node, ...]], results: Collection[str], fits:
         if len(read) != 1 or len(following) != 1 or any(name in results for name in node.writes):
             return False
         is_there = read[0] in results or not all(is_elementwise(reader) for reader in readers[read[0]])
-        more = {*following[0].reads} & to_come - {*node.writes}
-        return is_there and is_elementwise(following[0]) and bool(more)
+        to_come = {*following[0].reads} & written - maker.keys() - {*node.writes}
+        return is_there and is_elementwise(following[0]) and bool(to_come)
 
     for step in steps:
         home = len(found)
@@ -63,7 +63,6 @@ def clustered(steps: Sequence[tuple[Node, ...]], results: Collection[str], fits:
             found.append(list(step))
         for each in found[home]:
             maker.update(dict.fromkeys(each.writes, home))
-            to_come.difference_update(each.writes)
     return [tuple(nodes) for nodes in found if nodes]
 
 

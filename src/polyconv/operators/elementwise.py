@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from polyconv.operators.building import Builder, Fragment
-from polyconv.operators.expression import CONVERT, DEQUANTISE, QUANTISE, QUANTISE_BY, WHERE
+from polyconv.operators.expression import CONVERT, DEQUANTISE, QUANTISE, WHERE
 from polyconv.operators.functions import FUNCTIONS, may_multiply
 from polyconv.operators.job import Array, Known, Operation, constant
 from polyconv.operators.types import HALVES, TRUTH, TYPES, dtype_name, untaken
@@ -295,9 +295,11 @@ def _quantised(operation: Operation, inputs: list[Known], dtypes: list[str]) -> 
     target = dtype_name(zero.dtype)
     if target not in _SMALL:
         return _TYPES
-    reciprocal = (np.asarray(np.float32(1) / scale),) if may_multiply(scale) else ()  # of no axes, too
-    builder = Builder((0,), dtypes[:1], (scale, zero, *reciprocal))
-    builder.apply(QUANTISE_BY if reciprocal else QUANTISE, *range(3 + len(reciprocal)), dtype=target)
+    constants = [scale, zero]
+    if may_multiply(scale):
+        constants.append(np.asarray(np.float32(1) / scale))  # NumPy makes no array of one without axes
+    builder = Builder((0,), dtypes[:1], tuple(constants))
+    builder.apply(QUANTISE, *range(1 + len(constants)), dtype=target)
     return builder.fragment()
 
 

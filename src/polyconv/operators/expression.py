@@ -15,14 +15,11 @@ from polyconv.kernels.values import Value
 from polyconv.operators.functions import COMPARED, FUNCTIONS, chosen, converted, dequantised, quantised
 from polyconv.operators.types import HALVES, TYPES
 
-__all__ = [
-    "CONVERT", "DEQUANTISE", "QUANTISE", "QUANTISE_BY", "WHERE", "Apply", "Expression", "cycles_of", "evaluated",
-    "in_f32",
-]  # fmt: skip
+__all__ = ["CONVERT", "DEQUANTISE", "QUANTISE", "WHERE", "Apply", "Expression", "cycles_of", "evaluated", "in_f32"]
 
-CONVERT, QUANTISE, QUANTISE_BY, DEQUANTISE, WHERE = "Convert", "Quantise", "QuantiseBy", "Dequantise", "Where"
-"""Functions of several types: of a value; of a value, its scale and its zero point, once with the scale's reciprocal;
-of a truth value and two others."""
+CONVERT, QUANTISE, DEQUANTISE, WHERE = "Convert", "Quantise", "Dequantise", "Where"
+"""Functions of several types: of a value; of a value, its scale and its zero point, and the scale's reciprocal where
+that may stand for it; of a value, its scale and its zero point; of a truth value and two others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +67,7 @@ def evaluated(k: Emitter, expression: Expression, values: Sequence[Value]) -> li
         if step.function == CONVERT:
             known.append(converted(k, given[0], source, target))
         elif step.function == QUANTISE:
-            known.append(quantised(k, given[0], given[1], given[2], target))
-        elif step.function == QUANTISE_BY:
-            known.append(quantised(k, given[0], given[1], given[2], target, given[3]))
+            known.append(quantised(k, given[0], given[1], given[2], target, *given[3:]))
         elif step.function == DEQUANTISE:
             known.append(dequantised(k, given[0], given[1], given[2], source))
         elif step.function == WHERE:

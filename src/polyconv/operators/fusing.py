@@ -27,7 +27,7 @@ from polyconv.operators.bytewise import BYTES, look_up, table_of
 from polyconv.operators.expression import Apply, Expression
 from polyconv.operators.job import MOST_OPERANDS, Array, Conditions, Plan, Planner, Planning
 from polyconv.operators.lying import Lies, is_channels_last, lies, lies_like, packed
-from polyconv.operators.moving import copied
+from polyconv.operators.moving import as_packed, copied
 from polyconv.operators.strided import pass_over
 from polyconv.operators.types import TYPES, dtype_name
 from polyconv.target import Target
@@ -220,9 +220,8 @@ def _pass(planning: Planning, expression: Expression, extents: tuple[int, ...], 
     of_x, of_y = planning.lie(x), planning.lie(y)
     if of_x.shape != extents or not _lies_across(of_x, of_y):
         pass_over(planning, expression, extents, operands)
-    elif of_y.dtype.itemsize > of_x.dtype.itemsize and not is_channels_last(of_y):
-        turned = planning.between(extents, of_x.dtype, alike=False)
-        copied(planning, x, turned, extents, *(Along(n.offset, n.strides) for n in (of_x, planning.lie(turned))))
+    elif of_y.dtype.itemsize > of_x.dtype.itemsize and is_channels_last(of_x):
+        turned = as_packed(planning, x)
         pass_over(planning, expression, extents, [turned if n == x else n for n in operands])
     else:
         turned = planning.between(extents, of_y.dtype, alike=is_channels_last(of_x))
@@ -232,9 +231,8 @@ def _pass(planning: Planning, expression: Expression, extents: tuple[int, ...], 
 
 def _lies_across(one: Lies, other: Lies) -> bool:
     """Whether one of two arrays is packed and the other has channels last."""
-    return is_channels_last(one) != is_channels_last(other) and any(
-        lies_like(a, packed(a.shape, a.dtype)) and is_channels_last(b) for a, b in ((one, other), (other, one))
-    )
+    pairs = (one, other), (other, one)
+    return any(lies_like(a, packed(a.shape, a.dtype)) and is_channels_last(b) for a, b in pairs)
 
 
 def _dtypes(fused: Fused, given: Sequence[Lies]) -> list[str]:

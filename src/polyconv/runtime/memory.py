@@ -7,7 +7,6 @@ memory is taken.
 from __future__ import annotations
 
 import ctypes
-import gc
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -19,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from polyconv.collecting import uncollected
 from polyconv.errors import OutOfMemory
 from polyconv.settings import spelled_bytes
 
@@ -82,19 +82,11 @@ def native_order(a: NDArray[Any], name: str) -> NDArray[Any]:
 
 @contextmanager
 def collecting_later(*, trims: bool = True) -> Iterator[None]:
-    """Let Python's collector of cycles wait while a block makes many objects that stay.
-
-    It would look through all of them each time that some hundreds are made: a tenth of a small model's start, 2
-    to 25 % of a run with a new size.  Where two threads are in such blocks, it may run again before both are through.
-    At the end the system gets back what the block took for a while, if ``trims``.
-    """
-    was_on = gc.isenabled()
-    gc.disable()
+    """As ``uncollected``; at the end the system gets back what the block took for a while, if ``trims``."""
     try:
-        yield
+        with uncollected():
+            yield
     finally:
-        if was_on:
-            gc.enable()
         if trims:
             freed(_MOST_FREED)
 

@@ -45,8 +45,8 @@ _PANEL = 0.25
 
 _STREAMS, _NEAR, _MISSED, _MISSED_NEAR = 16, 2 / 3, 12 / 24, 12 / 61
 """Lines of a row that the hardware foresees; share of a first-level cache in which more than those stay from row to
-row, and of the bytes a cycle of the last cache those at which others come, or of the second one where that is slower:
-an Emerald Rapids.  Measured on Zen 5, as all that follows."""
+row; and of the bytes a cycle of the last cache and of the second one, those at which others come, the more of both.
+Measured on Zen 5, as all that follows; the last on an Emerald Rapids."""
 
 _STREAMED = ((25 / 32, "l3", 14 / 24), (math.inf, "memory", 7.5 / 10.6))
 """Whence weights stream in, by the share of a last cache that they take, and what they get of its bytes a cycle."""

@@ -46,8 +46,8 @@ _STREAMED = (
 )  # fmt: skip
 _STREAMED_SLOWLY = ("l2", _NEAR_WEIGHTS, 32 / 61), ("l3", 3 / 8, 1.0), ("l3", 5 / 4, 3 / 4)
 """Transformed weights of less than a share of a cache come with a share of the bytes a cycle that it gives; of more,
-with ``WEIGHTS_FROM_MEMORY`` of those of memory.  The second where the last cache is slow: there it is not more weights
-that make it slower.  Measured on an Emerald Rapids, 15 layers."""
+with ``WEIGHTS_FROM_MEMORY`` of those of memory.  The second table is for a slow last cache, from
+which more weights come hardly slower.  Measured on an Emerald Rapids, 15 layers."""
 _FEW_TILES, _SOONER = 4, 1.3
 """Where a single box has so few tiles, almost nothing but weights is read; those beyond ``_FEW_WEIGHTS`` then come so
 much faster."""
