@@ -27,6 +27,8 @@ EXAMPLES = {
     "conv u8*i8>i32 NCHW n1 c64 i28x28 m64 k3x3 p1 zx=t zw=c": "ConvInteger: zero points come with the call",
     "conv u8*i8 NHWC n1 c64 i28x28 m64 k3x3 p1 zx=t zw=t zy=t sx=t sw=c sy=t":
         "QLinearConv: the sums are scaled by channel and rounded to u8",
+    "conv u8*i8 NHWC n1 c64 i28x28 m256 k1x1 r1 zx=t zw=t zy=t sx=t sw=c sy=t zr=t sr=t zs=t ss=t":
+        "the same with the shortcut of a quantised residual block added: both as the real numbers they stand for",
     "deform_conv f32 NCHW n1 c16 i32x32 m16 k3x3 p1 og2 mask": "deformable, two offset groups, with a mask",
     "causal_conv f32 NCHW n1 c256 i128 m256 k4 p3:0 g256 b1 act=Silu": "a causal depthwise filter along time",
     "conv f32 NCHW n? c64 i?x? m64 k3x3 p1": "a layer's: batch and extents are known when it is called",

@@ -26,6 +26,7 @@ from polyconv.names import checked
 from polyconv.operands import check_weights
 from polyconv.problem import plan as described
 from polyconv.problem.problem import Problem
+from polyconv.problem.quantisation import QUANTITIES
 from polyconv.runtime.guests import as_array
 from polyconv.runtime.memory import allocating
 from polyconv.settings import resolve
@@ -35,9 +36,6 @@ from polyconv.target import target
 __all__ = ["Kernel", "Plan", "Prepared", "plan"]
 
 Array = NDArray[Any]
-
-_QUANTITIES = {"zx": "x", "zw": "w", "zy": "y", "sx": None, "sw": None, "sy": None}
-"""Zero points, with the operand in whose type each lies, and scales."""
 _USUAL = {"sx": 2.0**-8, "sw": 2.0**-8, "sy": 2.0**8}
 """Scales of a layer as most are: its sums are scaled by less than one, which has kernels of its own."""
 
@@ -74,7 +72,8 @@ class Plan(described.Plan):
         out : writable array, optional
             Takes the result and is returned.
         **quantities
-            Zero points and scales that the problem leaves to the call, as ``zx=t`` does: zx, zw, zy, sx, sw, sy.
+            Zero points and scales that the problem leaves to the call, as ``zx=t`` does: zx, zw, zy, sx, sw, sy, zr,
+            sr, zs, ss.
 
         Returns
         -------
@@ -215,7 +214,7 @@ def _calls(made_by: Plan) -> list[tuple[prepared.Layer, Arrays]]:
     quantities = {
         name: np.full(p.m if form == "c" else (), _USUAL.get(name, 1),
                       getattr(p, f"{of}_dtype").numpy if of else np.float32)
-        for name, of in _QUANTITIES.items() if isinstance(form := getattr(p.quantisation, name, None), str)
+        for name, of in QUANTITIES.items() if isinstance(form := getattr(p.quantisation, name, None), str)
     }  # fmt: skip
     layer = Prepared(made_by, blank(p.w_shape, p.w_dtype), blank((p.m,), p.y_dtype) if p.bias else None, quantities,
                      own=False)  # fmt: skip
@@ -277,7 +276,7 @@ def _other_shape(p: Problem, shape: Any) -> str:
 
 def _checked_quantities(p: Problem, given: Mapping[str, ArrayLike]) -> dict[str, Array]:
     """Zero points and scales as arrays, each of the form that the problem's text has for it."""
-    forms = {name: getattr(p.quantisation, name, None) for name in _QUANTITIES}
+    forms = {name: getattr(p.quantisation, name, None) for name in QUANTITIES}
     at_run_time = {name: form for name, form in forms.items() if isinstance(form, str)}
     if strangers := [name for name in given if name not in at_run_time]:
         names = f"{', '.join(strangers)}: no keyword of this plan"
@@ -290,7 +289,7 @@ def _checked_quantities(p: Problem, given: Mapping[str, ArrayLike]) -> dict[str,
         if array.size != 1 if form == "t" else array.shape != (p.m,):
             needed = "one value" if form == "t" else f"shape ({p.m},), one value for each output channel"
             raise ArgumentError(f"{name} has shape {array.shape}, the plan's problem '{p}' needs {needed}")
-        operand = _QUANTITIES[name]
+        operand = QUANTITIES[name]
         if operand is not None:
             low, high = getattr(p, f"{operand}_dtype").limits
             if array.dtype.kind not in "iu" or array.min() < low or array.max() > high:

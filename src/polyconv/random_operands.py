@@ -14,7 +14,7 @@ from polyconv.dataclass import dataclass
 from polyconv.dtypes import Dtype
 from polyconv.operands import result_of
 from polyconv.problem.problem import Problem
-from polyconv.problem.quantisation import Quantisation
+from polyconv.problem.quantisation import QUANTITIES, Quantisation
 from polyconv.runtime.memory import allocating, sized
 
 __all__ = ["Operands", "random_operands"]
@@ -56,7 +56,7 @@ def random_operands(p: Problem) -> Operands:
     q = p.quantisation or Quantisation()
     quantities = {
         name: np.ones((), np.float32)
-        for name in ("zx", "zw", "zy", "sx", "sw", "sy")
+        for name in QUANTITIES
         if isinstance(getattr(q, name), str)
     }
     offset = mask = None

@@ -20,10 +20,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from polyconv.dtypes import DTYPES, of_array
 from polyconv.errors import ArgumentError
-from polyconv.kernels.epilogue import ROUNDING_BITS
 from polyconv.kernels.isa import ARITHMETIC
 from polyconv.lowering.presums import CERTAIN, crowded
 from polyconv.lowering.program import zeros
+from polyconv.lowering.rescaling import rescaling_constants
 from polyconv.lowering.sweep import Sweep
 from polyconv.operands import narrow_and_light
 from polyconv.problem.problem import Problem
@@ -75,6 +75,7 @@ class Weights:
         }
         self._sizes: tuple[bool, bool] | None = None
         self._crowded: int | None = None
+        self._rescaling: Array | None = None
         self._moved: tuple[ref[Array], Callable[[Array], Array]] | None = None
         self._given: Callable[[], Array] | None = None
         self._forms: WeakValueDictionary[Any, Any] = WeakValueDictionary()  # programs hold them
@@ -210,7 +211,7 @@ class Weights:
     def zero_point(self, p: Problem) -> int:
         """Zero point of the input."""
         q = p.quantisation
-        return 0 if q is None or q.zx is None else int(np.asarray(self._quantity(q.zx, "zx")).reshape(-1)[0])
+        return 0 if q is None else int(self._number(q, "zx"))
 
     def scale(self, p: Problem) -> Array | None:
         """What sums of each output channel are multiplied by: ``sx sw / sy`` in f32."""
@@ -228,14 +229,12 @@ class Weights:
         q = p.quantisation
         if p.activation is None and (q is None or not q.rescales):
             return zeros()
-        table = aligned(8, np.int64)
         if q is not None and q.rescales:
-            zero = 0 if q.zy is None else int(np.asarray(self._quantity(q.zy, "zy")).reshape(-1)[0])
-            # far from where floats cease to hold all whole numbers
-            bounds = (min(max(limit - zero, -(2**20)), 2**20) for limit in p.y_dtype.limits)
-            table[:2].view(np.float32)[::2] = tuple(bounds)
-            table[2:3].view(np.int32)[0] = zero - ROUNDING_BITS
-        elif p.activation is not None:
+            if self._rescaling is None:
+                self._rescaling = rescaling_constants(p, partial(self._number, q))
+            return self._rescaling
+        table = aligned(8, np.int64)
+        if p.activation is not None:
             for at, value in enumerate(p.activation.parameters):
                 if np.dtype(kind).kind == "f":
                     with np.errstate(over="ignore"):  # a bound beyond the type is infinite
@@ -244,6 +243,11 @@ class Weights:
                     info = np.iinfo(np.uint64 if p.y == "u64" else kind)
                     table[at : at + 1].view(info.dtype)[0] = int(min(max(value, info.min), info.max))
         return table
+
+    def _number(self, q: Quantisation, name: str) -> Any:
+        """A zero point or scale of all channels, as a number."""
+        value = getattr(q, name)
+        return 0 if value is None else np.asarray(self._quantity(value, name)).reshape(-1)[0].item()
 
     def _quantity(self, value: float | str, name: str) -> Any:
         if not isinstance(value, str):

@@ -64,6 +64,15 @@ def test_rescaled_sums(gpu: Libcuda, at: int, types: str) -> None:
         check(f"conv {types} {layout} {fields} {quantities}", nth(i), kind="spread")
 
 
+@pytest.mark.parametrize(("at", "types"), list(enumerate(["u8*i8>u8", "i8", "u8", "i8*u8>u8"])))
+def test_residuals_with_scales(gpu: Libcuda, at: int, types: str) -> None:
+    """A residual of bytes and a scaled result are added as what they stand for."""
+    for i, fields in enumerate(FIELDS):
+        layout, zeros = ("NCHW", "NHWC")[(at + i) % 2], ("zr=t zs=t", "zs=t", "")[(at + i) % 3]
+        fields = fields.removesuffix(" r1")
+        check(f"conv {types} {layout} {fields} r1 {SCALES} {zeros} sr=t ss=t", nth(i), kind="spread")
+
+
 @pytest.mark.parametrize("line", [
     f"conv u8*i8 NHWC n1 c12 i4x5 m21 k3x2 p1 b1 {SCALES}", f"conv u8*i8 NCHW n1 c3 i7x6 m12 k3x3 s2 p1 b1 {SCALES}",
     f"conv u8 NHWC n1 c8 i5x4 m8 k3x3 p1 g8 b1 {SCALES}", "conv u8*i8 NHWC n1 c32 i5x3 m24 k3x2 p1 b1 sx=t sw=c sy=t",

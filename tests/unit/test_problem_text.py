@@ -38,12 +38,13 @@ def test_examples_show_every_operator_and_field() -> None:
         assert any(w.startswith(row.key + row.join) for w in words), row.key
 
 
-QUANTISED = "conv u8*i8 NCHW n1 c64 i56x56 m64 k3x3"
+QUANTISED, SCALES = "conv u8*i8 NCHW n1 c64 i56x56 m64 k3x3", "sx=1.0 sw=1.0 sy=1.0"
 PLAIN = {
     "op": "conv_transpose f32 NCHW n1 c64 i56x56 m64 k3x3 s2",
     "mask": "deform_conv f32 NCHW n1 c64 i56x56 m64 k3x3 og1",
     "overflow": "conv u8 NCHW n1 c64 i56x56 m64 k3x3",
-    "zx": QUANTISED, "zw": QUANTISED, "zy": f"{QUANTISED} sx=1.0 sw=1.0 sy=1.0",
+    "zx": QUANTISED, "zw": QUANTISED, "zy": f"{QUANTISED} {SCALES}",
+    **dict.fromkeys(("zr", "zs"), f"{QUANTISED} r1 {SCALES} sr=1.0 ss=1.0"),
 }  # fmt: skip
 """By field, a text that may have it; others go with ``BASE``."""
 
@@ -52,6 +53,8 @@ TOGETHER = {
     "sx": (f"{QUANTISED} sw=1.0 sy=1.0", "only sw and sy"),
     "sw": (f"{QUANTISED} sx=1.0 sy=1.0", "only sx and sy"),
     "sy": (f"{QUANTISED} sx=1.0 sw=1.0", "only sx and sw"),
+    "sr": (f"{QUANTISED} r1 {SCALES} ss=1.0", "ss stand here without both scales"),
+    "ss": (f"{QUANTISED} r1 {SCALES} sr=1.0", "sr stand here without both scales"),
 }
 """By field, a text that needs it, and what is said of that without it."""
 

@@ -247,7 +247,9 @@ def _quantised(rng: np.random.Generator) -> Problem:
         return replace(p, x=x, w=w, y="i32", quantisation=q, bias=False)
     x, w, y = _pick(rng, (("u8", "u8", "u8"), ("u8", "i8", "u8"), ("i8", "i8", "i8")))
     q = Quantisation(zx="t", zw=zw or "t", zy="t", sx="t", sw=_pick(rng, ("t", "c")), sy="t")
-    return replace(p, x=x, w=w, y=y, quantisation=q)
+    if _chance(rng, 0.3):
+        q = replace(q, zr=_pick(rng, (None, "t", "t")), sr="t", zs=_pick(rng, (None, "t", "t")), ss="t")
+    return replace(p, x=x, w=w, y=y, quantisation=q, residual=q.adds)
 
 
 OPERATORS: dict[str, tuple[float, Callable[[np.random.Generator], Problem]]] = {

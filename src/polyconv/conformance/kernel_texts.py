@@ -25,6 +25,7 @@ from polyconv.machine.profile import presets
 from polyconv.operands import strides
 from polyconv.prepared import Layer
 from polyconv.problem.problem import Problem
+from polyconv.problem.quantisation import QUANTITIES
 from polyconv.settings import settings
 from polyconv.target import Target
 
@@ -119,7 +120,7 @@ def _made(p: Problem) -> tuple[Layer, Any, tuple[Any, Any]]:
         return np.moveaxis(np.zeros((extents[0], *extents[2:], extents[1]), dtype), -1, 1)
 
     q = p.quantisation
-    named = {} if q is None else {name: getattr(q, name) for name in ("zx", "zw", "zy", "sx", "sw", "sy")}
+    named = {} if q is None else {name: getattr(q, name) for name in QUANTITIES}
     quantities = {name: np.ones(p.m if of == "c" else (), np.float32) for name, of in named.items() if of in ("t", "c")}
     if "zw" in quantities and other:  # of a channel, or all: weights less it are no numbers of i8
         quantities["zw"].flat[0] = 200 if p.w == "u8" else -128

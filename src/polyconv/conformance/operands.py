@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from polyconv.dataclass import dataclass
 from polyconv.dtypes import DTYPES, Dtype
 from polyconv.problem.problem import Problem
+from polyconv.problem.quantisation import QUANTITIES
 
 __all__ = ["FORMS", "Operands", "dressed", "operands"]
 
@@ -91,17 +92,16 @@ def _quantities(rng: np.random.Generator, p: Problem) -> dict[str, Array]:
     def drawn(name: str, given: float | str | None) -> Array:
         shape = (p.m,) if given == "c" else ()
         if name.startswith("z"):
-            dtype = {"zx": p.x_dtype, "zw": p.w_dtype, "zy": p.y_dtype}[name]
+            dtype = DTYPES[getattr(p, QUANTITIES[name] or "y")]
             values = rng.integers(*dtype.limits, shape, dtype=dtype.numpy, endpoint=True)
             if name == "zw" and values.size and values.flat[0] & 1:  # as in most models: weights less it are all of i8
                 return np.full_like(values, 0 if dtype.kind == "i" else (dtype.limits[1] + 1) // 2)
             return values
-        # sx * sw / sy of about 2^-13..2^-5 brings sums of 8-bit products back into 8 bits
-        exponent = {"sx": -4.0, "sw": -5.0, "sy": 0.0}[name] + rng.uniform(-2.0, 2.0, shape)
+        # sx * sw / sy of about 2^-13..2^-5 brings sums of 8-bit products back into 8 bits, and sums of two bytes stay
+        exponent = {"sx": -4.0, "sw": -5.0}.get(name, 0.0) + rng.uniform(-2.0, 2.0, shape)
         return _scalar(2.0**exponent, np.float32)
 
-    names = ("zx", "zw", "zy", "sx", "sw", "sy")
-    return {n: np.asarray(drawn(n, getattr(q, n))) for n in names if getattr(q, n) in ("t", "c")}
+    return {n: np.asarray(drawn(n, getattr(q, n))) for n in QUANTITIES if getattr(q, n) in ("t", "c")}
 
 
 def operands(p: Problem, rng: np.random.Generator, kind: str | None = None) -> Operands:

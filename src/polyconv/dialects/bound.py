@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import ArrayLike, NDArray
 
 from polyconv.dataclass import dataclass
-from polyconv.dialects.computing import QUANTITIES, Result, compute, compute_on_gpu
+from polyconv.dialects.computing import Result, compute, compute_on_gpu
 from polyconv.dialects.node import Lowering, join, split
 from polyconv.dialects.reading import SIZES, arrays_of, layout_of, lower, operands_of, values_of
 from polyconv.errors import ArgumentError
 from polyconv.gpu.arrays import to_gpu
 from polyconv.gpu.guests import device_of, stand_in
 from polyconv.problem.problem import Problem
+from polyconv.problem.quantisation import QUANTITIES
 from polyconv.runtime.arrays import place
 from polyconv.settings import resolve as setting
 

@@ -14,18 +14,16 @@ from numpy.typing import NDArray
 from polyconv.dialects import inputs as given
 from polyconv.dialects.node import Lowering
 from polyconv.dialects.reading import SIZES, check_count, lower, operands_of, values_of
+from polyconv.problem.quantisation import QUANTITIES
 from polyconv.settings import resolve
 
 if TYPE_CHECKING:
     from polyconv.dialects.call import Operator
 
-__all__ = ["QUANTITIES", "Result", "any_on_gpu", "compute", "compute_on_gpu"]
+__all__ = ["Result", "any_on_gpu", "compute", "compute_on_gpu"]
 
 Array = NDArray[Any]
 Result = Array | tuple[Array, ...]
-
-QUANTITIES = ("zx", "zw", "zy", "sx", "sw", "sy")
-"""Zero points and scales, by parameter."""
 
 
 def compute(operator: Operator, lowering: Lowering, arrays: Sequence[Array | None], out: Array | None) -> Result:

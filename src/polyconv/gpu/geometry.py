@@ -11,6 +11,7 @@ import math
 from polyconv.dataclass import dataclass
 from polyconv.lowering.sweep import Axis, Sweep
 from polyconv.problem.epilogue import Activation
+from polyconv.problem.quantisation import QUANTITIES
 
 __all__ = ["NOTHING", "Geometry", "Lie", "OfGeometry", "Quantities", "packed"]
 
@@ -65,10 +66,14 @@ class Quantities:
     sx: str = ""
     sw: str = ""
     sy: str = ""
+    zr: str = ""
+    sr: str = ""
+    zs: str = ""
+    ss: str = ""
 
     def named(self, *words: str) -> tuple[str, ...]:
         """Names of those that come in one of these ways."""
-        return tuple(name for name in ("zx", "zw", "zy", "sx", "sw", "sy") if getattr(self, name) in words)
+        return tuple(name for name in QUANTITIES if getattr(self, name) in words)
 
 
 NOTHING = Quantities()

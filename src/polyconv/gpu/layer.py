@@ -107,7 +107,7 @@ class DeviceLayer:
     own : bool
         Whether w and bias are copied and what is packed of them is kept; without it they are those of one call.
     quantities : mapping
-        Run-time ``zx zw zy sx sw sy`` of quantised problems; one value alone may lie in the CPU's memory.
+        Run-time zero points and scales of quantised problems; one value alone may lie in the CPU's memory.
     channels_last : bool
         Whether results lie so for inputs that do not, too: for who goes on with them.
 

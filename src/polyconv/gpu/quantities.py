@@ -16,6 +16,7 @@ from polyconv.errors import ArgumentError, DtypeError
 from polyconv.gpu.geometry import Quantities
 from polyconv.gpu.guests import DeviceArray, device_of, read
 from polyconv.problem.problem import Problem
+from polyconv.problem.quantisation import QUANTITIES
 
 __all__ = ["Held", "described", "held"]
 
@@ -57,7 +58,7 @@ def described(p: Problem) -> Quantities:
 def _forms(p: Problem) -> list[tuple[str, float | str, Dtype]]:
     """Name, form and type of the quantities that a problem has."""
     f32 = DTYPES["f32"]
-    types = {"zx": p.x_dtype, "zw": p.w_dtype, "zy": p.y_dtype, "sx": f32, "sw": f32, "sy": f32}
+    types = {name: f32 if of is None else DTYPES[getattr(p, of)] for name, of in QUANTITIES.items()}
     found = ((name, getattr(p.quantisation, name, None), dtype) for name, dtype in types.items())
     return [(name, form, dtype) for name, form, dtype in found if form is not None]
 

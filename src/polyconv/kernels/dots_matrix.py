@@ -10,9 +10,9 @@ from __future__ import annotations
 from polyconv.kernels import matrix_unit
 from polyconv.kernels.fused import FusedTile, Out, less_windows
 from polyconv.kernels.isa import ARITHMETIC
-from polyconv.kernels.language import Buffer, Module, Type, Value, vector
+from polyconv.kernels.language import Buffer, Module, Value, vector
 from polyconv.kernels.record import Record, Word, word_count
-from polyconv.kernels.rescale import PACKED, is_packed
+from polyconv.kernels.rescale import PACKED, packs_rows
 from polyconv.kernels.signature import Int, Signature
 
 __all__ = ["MATRIX_TILES", "PIECE_BYTES", "TILE_BYTES", "MatrixWalk", "PieceWords", "TileWords", "matrix_tile"]
@@ -75,7 +75,7 @@ def matrix_tile(k: Module, name: str, spec: FusedTile, lanes: int, tiles: int, v
     Bytes of a group leave while the next is multiplied: a register that is stored can be read only a while later.
     """
     kind = vector(ARITHMETIC[spec.arithmetic].accumulator, lanes)
-    late = int(_packs(kind, spec, vectors))
+    late = int(packs_rows(kind, spec.target, spec.epilogue, vectors))
     size = matrix_unit.TALLEST * vectors * kind.bytes
     with k.function(name, MatrixWalk) as given:
         out = Out(k, spec, kind, f16c, given.bias, given.scale, given.constants, given.last, "cc")
@@ -96,11 +96,6 @@ def matrix_tile(k: Module, name: str, spec: FusedTile, lanes: int, tiles: int, v
                     with k.loop(tile.first, tile.end) as turn:
                         piece = PieceWords.at(k, given.pieces, turn.index)
                         _leave(k, spec, given, out, piece, sums + number * size, vectors)
-
-
-def _packs(kind: Type, spec: FusedTile, vectors: int) -> bool:
-    """Whether results of several vectors are packed together."""
-    return vectors <= PACKED and is_packed(kind, spec.target, spec.epilogue)
 
 
 def _multiply(k: Module, spec: FusedTile, given: MatrixWalk, begins: list[Buffer], sums: Buffer, vectors: int,
@@ -151,7 +146,7 @@ def _leave(k: Module, spec: FusedTile, given: MatrixWalk, out: Out, piece: Piece
            ) -> None:  # fmt: skip
     """Results of the rows of a piece: as many rows at once as vectors of bytes are packed together."""
     kind = out.block.kind
-    together = max(1, PACKED // vectors) if _packs(kind, spec, vectors) else 1
+    together = max(1, PACKED // vectors) if packs_rows(kind, spec.target, spec.epilogue, vectors) else 1
     wide = vectors * kind.bytes
 
     def rows_from(count: int, place: Buffer, y: Buffer, residual: Buffer) -> tuple[Buffer, Buffer]:

@@ -20,7 +20,7 @@ from polyconv.kernels.isa import ARITHMETIC
 from polyconv.kernels.language import INT, Buffer, Module, Type, Value, vector
 from polyconv.kernels.layout import Block, Move
 from polyconv.kernels.move import finished, rounds_pairs, store_out
-from polyconv.kernels.rescale import PACKED, is_packed, packed_bytes, packed_place
+from polyconv.kernels.rescale import PACKED, packed_bytes, packed_place, packs_rows
 from polyconv.kernels.signature import Int, Signature
 from polyconv.kernels.steps import repeated
 from polyconv.kernels.tile import ask_early, multiply_add
@@ -331,8 +331,8 @@ class Out:
         k, spec, by_channel = self.k, self.block.spec, self.block.spec.along == "cc"
         assert spec.epilogue is not None
         together, lanes = self.apart is None, self.block.kind.lanes
-        if together and by_channel and vectors <= PACKED and is_packed(self.block.kind, spec.target, spec.epilogue):
-            return self._store_packed(sums, vectors, y, y_step), residual
+        if together and by_channel and packs_rows(self.block.kind, spec.target, spec.epilogue, vectors):
+            return self._store_packed(sums, vectors, y, y_step, residual, r_step)
         if together and vectors % 2 == 0 and rounds_pairs(self.block.kind, spec.target, spec.epilogue):
             return self._store_pairs(sums, vectors, y, y_step), residual
         y_vector, r_vector = (self.bytes,) * 2 if self.apart is None else (step * lanes for step in self.apart)
@@ -368,7 +368,8 @@ class Out:
             y = y + y_step
         return y
 
-    def _store_packed(self, sums: Sequence[Value], vectors: int, y: Buffer, y_step: Value) -> Buffer:
+    def _store_packed(self, sums: Sequence[Value], vectors: int, y: Buffer, y_step: Value, residual: Buffer,
+                      r_step: Value) -> tuple[Buffer, Buffer]:  # fmt: skip
         """Store rows of bytes, as many at once as vectors of sums are packed together."""
         k, spec, kind, (bias, scale) = self.k, self.block.spec, self.block.kind, self.tables
         assert spec.epilogue is not None
@@ -377,8 +378,13 @@ class Out:
         scales, row = self.of_channels(scale, kind.of("float"), vectors), vectors * kind.lanes
         together = PACKED // vectors * vectors
         for first in range(0, len(sums), together):
-            some = sums[first : first + together]
-            packed = packed_bytes(k, some, (scales * PACKED)[: len(some)], self.constants, spec.target, spec.epilogue)
+            some, beside = sums[first : first + together], list[Value]()
+            for _ in range(len(some) // vectors if spec.epilogue.residual else 0):
+                read = self.of_channels(residual, kind.of("i8"), vectors)
+                beside += [widen(k, byte, DTYPES[spec.target], "float", f16c=False) for byte in read]
+                residual = residual + r_step
+            packed = packed_bytes(k, some, (scales * PACKED)[: len(some)], self.constants, spec.target, spec.epilogue,
+                                  beside)  # fmt: skip
             for number in range(len(some) // vectors):
                 lanes = range(number * row, (number + 1) * row)
                 if vectors == 3 and self.mask is not None:  # LLVM has no masks of three quarters of a vector
@@ -390,4 +396,4 @@ class Out:
                 else:
                     k.store_first(value, y, k.mask(self.last + (row - kind.lanes), len(places)))
                 y = y + y_step
-        return y
+        return y, residual

@@ -126,14 +126,16 @@ def finished(
     def finish(value: Value, p: Value, c: Value, mask: Mask | None) -> Value:
         if epilogue.bias:
             value = value + per_channel(bias, kind, c, mask)
+        beside = None
         if epilogue.residual:
             where, memory = residual + p * rp + c * rc, kind.of(LLVM_NAMES[dtype.name])
             other = block.read(memory, where, mask, None if block.target_stride is None else rp)
-            value = value + widen(k, other, dtype, kind.element, f16c=block.f16c)
+            beside = widen(k, other, dtype, "float" if epilogue.adds else kind.element, f16c=block.f16c)
+        if beside is not None and not epilogue.adds:
+            value, beside = value + beside, None
         if epilogue.rescale:
-            kind_of_scale = kind.of("float")
-            low, high, zero_point = constant(0, kind_of_scale), constant(1, kind_of_scale), constant(2, kind)
-            value = rescaled(k, value, per_channel(scale, kind_of_scale, c, mask), low, high, zero_point)
+            factor = per_channel(scale, kind.of("float"), c, mask)
+            value = rescaled(k, value, factor, constant, beside, epilogue.adds)
         if epilogue.activation:
             parameters = [constant(i, kind) for i in range(mathfn.PARAMETERS[epilogue.activation])]
             if dtype.name == "u64":  # its sums use all 64 bits: they are not signed numbers

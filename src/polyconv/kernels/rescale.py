@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from polyconv.dtypes import DTYPES
-from polyconv.kernels.epilogue import Epilogue
+from polyconv.kernels.epilogue import SLOTS, Epilogue, bounded, summed
 from polyconv.kernels.language import Buffer, Module, Type, Value, vector
 
-__all__ = ["PACKED", "is_packed", "packed_bytes", "packed_place"]
+__all__ = ["PACKED", "is_packed", "packed_bytes", "packed_place", "packs_rows"]
 
 PACKED = 4
 """Vectors of sums whose bytes fill one vector."""
@@ -27,10 +27,19 @@ _INSTRUCTIONS = {
 """By the bytes of a vector: to whole numbers, as the CPU is set to round; and to numbers half as wide."""
 
 
-def is_packed(kind: Type, target: str, epilogue: Epilogue) -> bool:
-    """Whether sums of a kind are packed: those that become bytes, scaled and nothing else."""
-    scaled = epilogue.rescale and not epilogue.residual and not epilogue.activation
+def is_packed(kind: Type, target: str, epilogue: Epilogue, *, beside: bool = False) -> bool:
+    """Whether sums of a kind are packed: those that become bytes, scaled and nothing else.
+
+    A residual with a scale of its own is added where bytes ``beside`` can be given.
+    """
+    alone = not epilogue.residual or (beside and bool(epilogue.adds))
+    scaled = epilogue.rescale and alone and not epilogue.activation
     return scaled and DTYPES[target].bits == 8 and kind.element == "i32" and kind.bytes in _INSTRUCTIONS
+
+
+def packs_rows(kind: Type, target: str, epilogue: Epilogue, vectors: int) -> bool:
+    """Whether results of rows of so many vectors are packed, bytes of the residual at hand."""
+    return vectors <= PACKED and is_packed(kind, target, epilogue, beside=True)
 
 
 def packed_place(number: int, lane: int) -> int:
@@ -40,19 +49,27 @@ def packed_place(number: int, lane: int) -> int:
 
 
 def packed_bytes(k: Module, sums: Sequence[Value], scales: Sequence[Value], constants: Buffer, target: str,
-                 epilogue: Epilogue) -> Value:  # fmt: skip
+                 epilogue: Epilogue, beside: Sequence[Value] = ()) -> Value:  # fmt: skip
     """The bytes of up to four vectors of sums, each with its scale; the last vector stands in for those that lack.
 
-    ``constants`` are those of ``rescaled``, of which this has the results: what is too small to be a whole number of
-    32 bits, or is none, becomes the least there is, and so would what is too large, which is bounded before.  The zero
-    point is the low half of the third constant, as the other half is all of ``ROUNDING_BITS``.
+    ``constants`` are those of ``rescaled``, of which this has the results, with what lies ``beside`` as well: what is
+    too small to be a whole number of 32 bits, or is none, becomes the least there is, and so would what is too large,
+    which is bounded before.  The zero point is the low half of its constant, as the other half is all of
+    ``ROUNDING_BITS``.
     """
     kind = sums[0].type
     floats, shorts = scales[0].type, vector("i16", 2 * kind.lanes)
-    high, zero_point = (k.splat(k.kept(kind.scalar, constants + at), kind.lanes)
-                        for kind, at in ((floats, 8), (shorts, 16)))  # fmt: skip
+
+    def constant(place: int, kind: Type) -> Value:
+        return k.splat(k.kept(kind.scalar, constants + place * 8), kind.lanes)
+
+    prefix = "sum_" if beside else ""
+    high, zero_point = constant(SLOTS[f"{prefix}most"], floats), constant(SLOTS[f"{prefix}zero"], shorts)
     scaled = [k.cast("sitofp", total, floats) * scale for total, scale in zip(sums, scales, strict=True)]
-    if not epilogue.below_one:
+    if beside:
+        scaled = [summed(k, bounded(k, value, constant, ""), other, constant, epilogue.adds)
+                  for value, other in zip(scaled, beside, strict=True)]  # fmt: skip
+    if beside or not epilogue.below_one:
         scaled = [k.select(high < value, high, value) for value in scaled]
     rounded = [_rounded(k, value, kind) for value in scaled]
     rounded += rounded[-1:] * (PACKED - len(rounded))

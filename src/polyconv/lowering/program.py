@@ -21,6 +21,7 @@ from polyconv.kernels.language import Module
 from polyconv.kernels.objects import kernel
 from polyconv.kernels.signature import Address, Signature
 from polyconv.lowering.panel import Driver, EpilogueTables
+from polyconv.lowering.rescaling import adds_by
 from polyconv.lowering.situation import Situation
 from polyconv.lowering.sweep import Sweep
 from polyconv.problem.problem import Problem
@@ -144,6 +145,7 @@ class Request:
             activation="" if p.activation is None else p.activation.name,
             saturate=p.overflow == "saturate" and not p.y_dtype.is_float,
             flushed=p.y == "bf16" and self.target.bf16 and not self.situation.strict,
+            adds=adds_by(p, self.constants, self.target.has_fma),
             below_one=self.scale is not None and bool((np.abs(self.scale) < 1).all()),
         )
 

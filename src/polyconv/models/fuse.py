@@ -1,8 +1,9 @@
 """Nodes after a convolution that its epilogue can do: found, and folded into it where that is exact.
 
 ``Conv -> [Add bias] -> [Add residual] -> [activation]`` becomes one node that reads what they read and
-makes what the last of them made.  The one idea: a value with a single reader need not exist, if the one
-rounding that is left gives the same number as the roundings that were.  It runs nothing.
+makes what the last of them made; quantised convolutions are in ``fuse_bytes``.  The one idea: a value with a
+single reader need not exist, if the one rounding that is left gives the same number as the roundings that were.  It
+runs nothing.
 
 Exact means: Relu commutes with rounding; so does Clip when the type can spell both bounds.  Other
 activations and Adds are fused where the accumulator has the result's type (f32, f64), because nothing is
@@ -22,6 +23,7 @@ import numpy as np
 from polyconv.dataclass import dataclass
 from polyconv.dtypes import DTYPES, of_array
 from polyconv.errors import DtypeError, Error
+from polyconv.models.fuse_bytes import ROLES, ByteSum, byte_sum
 from polyconv.models.graph import Array, Node, along, consumers
 from polyconv.models.operators import (
     OPENVINO,
@@ -105,7 +107,14 @@ def fuse(
     made: dict[str, Array] = {}
     swaps: dict[Node, tuple[Node, Epilogue]] = {}  # the last node absorbed -> what takes its place
     gone: set[Node] = set()
+    makers = {name: node for node in nodes for name in node.writes}
     for node in nodes:
+        if node.op == "QLinearConv" and has_row(node):
+            found = byte_sum(node, readers, makers, kept, constants)
+            if found is not None and gone.isdisjoint(found.absorbed):
+                swaps[found.absorbed[-1]] = _with_byte_sum(node, found)
+                gone.update((node, *found.absorbed))
+            continue
         if (
             node.op not in _ABLE
             or "activation" in node.attributes
@@ -120,6 +129,14 @@ def fuse(
             gone.update((node, *chain.absorbed))
     after = tuple(swaps[n][0] if n in swaps else n for n in nodes if n in swaps or n not in gone)
     return Fused(after, dict(swaps.values()), made)
+
+
+def _with_byte_sum(node: Node, found: ByteSum) -> tuple[Node, Epilogue]:
+    """The one node that stands for a quantised convolution and the sum behind it."""
+    own = [*node.inputs, *[""] * (len(row_of(node).inputs) - len(node.inputs))]
+    whole = replace(node, inputs=(*own, *found.inputs), outputs=found.absorbed[-1].outputs)
+    unproven = Unproven(node, Epilogue(), found.absorbed)
+    return whole, Epilogue(ROLES, None, (node, *found.absorbed), unproven)
 
 
 @dataclass(slots=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
 from polyconv.dataclass import dataclass
 from polyconv.dialects import onnx, openvino, ort
@@ -21,6 +20,7 @@ from polyconv.errors import ArgumentError, DtypeError, ModelError, Unsupported
 from polyconv.models.graph import Node
 from polyconv.models.limits import shorten
 from polyconv.problem.epilogue import Activation
+from polyconv.problem.quantisation import QUANTITIES
 from polyconv.settings import resolve
 
 __all__ = ["Epilogue", "Options", "Unproven", "has_row", "is_convolution", "make", "row_of"]
@@ -66,7 +66,8 @@ class Epilogue:
     Parameters
     ----------
     roles : tuple of str
-        ``bias`` and ``residual``, for the inputs that fusion put behind the operator's own.
+        ``bias`` and ``residual``, and zero points and scales of a sum, for the inputs that fusion put behind the
+        operator's own.
     activation : Activation or None
         Applied last.
     stands_for : tuple of Node
@@ -177,10 +178,21 @@ def _extended(row: Row, epilogue: Epilogue) -> Row:
 
     def lower(node: DialectNode) -> Lowering:
         lowering = row.lower(node)
-        if lowering.problem is None or epilogue.activation is None:
+        if lowering.problem is None:
             return lowering
-        return replace(lowering, problem=replace(lowering.problem, activation=epilogue.activation))
+        problem = lowering.problem
+        if epilogue.activation is not None:
+            problem = replace(problem, activation=epilogue.activation)
+        if problem.quantisation is not None and "ss" in epilogue.roles:
+            given = {role: "t" for role in epilogue.roles if role in QUANTITIES and role in node.values}
+            problem = replace(problem, quantisation=replace(problem.quantisation, **given))
+        return replace(lowering, problem=problem)
 
-    kind = row.inputs[0].type
-    added: tuple[Any, ...] = tuple(Input(role, role, kind, optional=True) for role in epilogue.roles)
-    return replace(row, lower=lower, inputs=(*row.inputs, *added))
+    types = {each.role: each.type for each in row.inputs}
+
+    def added(role: str) -> Input:
+        if QUANTITIES.get(role, "") is None:
+            return Input(role, role, types["sy"], optional=True)
+        return Input(role, role, types.get("zy", types["x"]), optional=True)
+
+    return replace(row, lower=lower, inputs=(*row.inputs, *map(added, epilogue.roles)))

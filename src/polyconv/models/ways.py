@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 from polyconv.dialects.call import Operator
-from polyconv.dialects.computing import QUANTITIES
 from polyconv.dialects.reading import layout_of
 from polyconv.errors import Error
 from polyconv.gpu.work import Work
@@ -33,6 +32,7 @@ from polyconv.operators.lying import Lies, channels_last, is_channels_last, lies
 from polyconv.operators.packing import pixels_copy
 from polyconv.operators.running import conditions
 from polyconv.problem.problem import Problem
+from polyconv.problem.quantisation import QUANTITIES
 
 __all__ = ["Ways", "turns"]
 

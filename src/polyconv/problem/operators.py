@@ -76,3 +76,19 @@ def check_types(p: Problem) -> None:
         raise ArgumentError(f"of the scales sx, sw and sy only {' and '.join(scales)} stand here; give all or none")
     if q.zy is not None and not scales:
         raise ArgumentError("zy is the zero point of a scaled result; give sx, sw and sy, or leave it out")
+    _check_sum(p, bool(scales))
+
+
+def _check_sum(p: Problem, is_scaled: bool) -> None:
+    """Refuse zero points and scales of a residual and of the sum with it where there is no such sum."""
+    given = [name for name in ("zr", "sr", "zs", "ss") if getattr(p.quantisation, name) is not None]
+    if not given:
+        return
+    if not {"sr", "ss"} <= {*given}:
+        raise ArgumentError(f"{' and '.join(given)} stand here without both scales; give sr and ss, or leave all out")
+    if not is_scaled or not p.residual:
+        raise ArgumentError("sr and ss are scales of a residual and of its sum with a scaled result; give r1, sx, sw "
+                            "and sy, or leave them out")  # fmt: skip
+    if p.y_dtype.bits > 8 or p.activation is not None:
+        raise ArgumentError(f"a sum of scaled results is of u8 or i8 and has no activation; the result is {p.y}, the "
+                            f"activation {p.activation}")  # fmt: skip

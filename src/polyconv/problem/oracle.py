@@ -49,7 +49,7 @@ def oracle(
         Return float64 (or the 64-bit accumulator, or int32 where a scale follows) before the
         conversion to the result type.
     quantities : mapping
-        Run-time ``zx zw zy sx sw sy``; a number in ``p.quantisation`` needs none.
+        Run-time ``zx zw zy sx sw sy zr sr zs ss``; a number in ``p.quantisation`` needs none.
 
     Returns
     -------
@@ -69,7 +69,7 @@ def oracle(
         column = (-1,) + (1,) * p.rank
         if bias is not None:
             acc = acc + np.asarray(bias).astype(wide).reshape(column)
-        if residual is not None:
+        if residual is not None and not q.adds:
             acc = acc + _first(np.asarray(residual), p).astype(wide)
         if q.rescales:
             # Multiplier and product in float32 (the operator's definition), ties to even, then zy.
@@ -79,10 +79,28 @@ def oracle(
             zy = int(np.asarray(_value(q.zy, quantities, "zy") or 0).reshape(-1)[0])
             lo, hi = p.y_dtype.limits
             rounded = np.rint(np.clip(scaled.astype(np.float64), -(2.0**40), 2.0**40))
-            return _back(np.clip(rounded + zy, lo, hi).astype(p.y_dtype.numpy), p)
+            y = np.clip(rounded + zy, lo, hi)
+            if q.adds:
+                assert residual is not None
+                y = _summed(p, q, quantities, y - zy, _first(np.asarray(residual), p))
+            return _back(y.astype(p.y_dtype.numpy), p)
         if p.activation is not None:
             acc = p.activation(acc.view(np.uint64) if p.y == "u64" else acc)
     return _back(acc if raw else convert(acc, p.y_dtype, p.overflow), p)
+
+
+def _summed(p: Problem, q: Quantisation, quantities: Mapping[str, Any], y: Array, residual: Array) -> Array:
+    """``saturate(round(fl(fl(y sy) + fl((r - zr) sr)) / ss) + zs)``, fl and / rounding to f32; NaN is the least."""
+    def given(name: str) -> Any:
+        return np.asarray(_value(getattr(q, name) or 0, quantities, name)).reshape(-1)[0]
+
+    sy, sr, ss = (np.float32(given(name)) for name in ("sy", "sr", "ss"))
+    beside = (residual.astype(np.int64) - int(given("zr"))).astype(np.float32) * sr
+    steps = ((y.astype(np.float32) * sy + beside) / ss).astype(np.float64)
+    lo, hi = p.y_dtype.limits
+    steps = np.clip(np.nan_to_num(steps, nan=-np.inf), -(2.0**40), 2.0**40)
+    whole: Array = np.clip(np.rint(steps) + int(given("zs")), lo, hi)
+    return whole
 
 
 def magnitude(p: Problem, x: ArrayLike, w: ArrayLike, bias: ArrayLike | None = None,

@@ -129,7 +129,8 @@ class Problem(_Found):
         - by axis, or one for all: ``s`` strides, ``p`` pads (``begin:end`` where they differ), ``d`` dilations,
           ``op`` output padding, ``y`` output extents where they do not follow;
         - ``g`` groups, ``b1`` a bias, ``r1`` a residual, ``act=Name(a,b)`` an activation, ``overflow=saturate``;
-        - quantised: zero points ``zx zw zy`` and scales ``sx sw sy``, as in ``zx=t sw=c sy=0.5``;
+        - quantised: zero points ``zx zw zy`` and scales ``sx sw sy``, as in ``zx=t sw=c sy=0.5``; of a residual
+          ``zr sr``, and of the sum with it ``zs ss``;
         - deformable: ``og`` offset groups, ``mask``.
 
         docs/problem-text.md has the table, the grammar and examples.

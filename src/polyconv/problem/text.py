@@ -18,7 +18,7 @@ from polyconv.names import nearest
 from polyconv.problem.epilogue import Activation, activation
 from polyconv.problem.extents import Extent
 from polyconv.problem.problem import Problem
-from polyconv.problem.quantisation import Quantisation
+from polyconv.problem.quantisation import QUANTITIES, Quantisation
 
 __all__ = ["FIELDS", "LAYOUTS", "OPERATORS", "Field", "parse", "spell"]
 
@@ -156,7 +156,8 @@ def _read_activation(text: str, rank: int) -> Activation | None:
 
 def _quantity_field(key: str, name: str, example: str) -> Field:
     """A zero point or a scale; those of the weights may differ by output channel."""
-    absent = "none: 0" if key[0] == "z" else "none: the sum is the result"
+    without = "the residual is added to the sums of products" if key[1] in "rs" else "the sum is the result"
+    absent = "none: 0" if key[0] == "z" else f"none: {without}"
     words, forms = (("c", "t"), ", `c` one for each output channel") if key[1] == "w" else (("t",), "")
 
     def read(text: str, rank: int) -> float | str:
@@ -207,6 +208,10 @@ FIELDS: Mapping[str, Field] = {row.key: row for row in (
     _quantity_field("sx", "scale of the input", "sx=0.02"),
     _quantity_field("sw", "scale of the weights", "sw=c"),
     _quantity_field("sy", "scale of the result", "sy=t"),
+    _quantity_field("zr", "zero point of a residual with a scale of its own", "zr=128.0"),
+    _quantity_field("sr", "scale of the residual", "sr=0.05"),
+    _quantity_field("zs", "zero point of the sum of result and residual", "zs=t"),
+    _quantity_field("ss", "scale of that sum", "ss=t"),
     Field("og", "offset_groups", "offset groups of a deformable convolution; divides `c`", "0; a deform_conv needs it",
           "og1", "offset_groups", lambda p: str(p.offset_groups) if p.offset_groups else None, _int),
     Field("mask", "mask", "a deformable convolution with a modulation mask", "no mask", "mask", "mask",
@@ -214,7 +219,6 @@ FIELDS: Mapping[str, Field] = {row.key: row for row in (
 )}  # fmt: skip
 """Fields in the order in which they are written."""
 
-_QUANTISED = ("zx", "zw", "zy", "sx", "sw", "sy")
 _LONGEST_FIRST = sorted((row for row in FIELDS.values() if not row.join and not row.bare), key=lambda r: -len(r.key))
 
 
@@ -271,7 +275,7 @@ def _parsed(words: list[str]) -> Problem:
             values[FIELDS[key].argument] = FIELDS[key].read(value, rank)
         except ValueError as error:
             raise ArgumentError(f"{word!r}: {error}") from None
-    quantised = {name: values.pop(name) for name in _QUANTISED if name in values}
+    quantised = {name: values.pop(name) for name in QUANTITIES if name in values}
     if quantised:
         values["quantisation"] = Quantisation(**quantised)
     act: Activation | None = values.get("activation")

@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from polyconv.conformance.operands import Operands
+from polyconv.dtypes import DTYPES
 from polyconv.problem.extents import effective_kernel
 from polyconv.problem.problem import Problem
+from polyconv.problem.quantisation import QUANTITIES
 
 __all__ = ["activation", "convolution", "quantities", "run_model", "run_problem", "version"]
 
@@ -51,7 +53,7 @@ def run_problem(p: Problem, made: Operands) -> Array:
     last = nodes[-1].output[0]
     if made.residual is not None:
         feeds["Z"] = _first(p, made.residual)
-        nodes.append(helper.make_node("Add", [last, "Z"], ["sum"]))
+        nodes += _quantised_sum(p, last, feeds) if "ss" in feeds else [helper.make_node("Add", [last, "Z"], ["sum"])]
         last = "sum"
     if p.activation is not None:
         nodes += activation(p, last, feeds)
@@ -67,6 +69,18 @@ def run_problem(p: Problem, made: Operands) -> Array:
     graph = helper.make_graph(nodes, "problem", inputs, [output])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=10)
     return _back(p, run_model(onnx.shape_inference.infer_shapes(model).SerializeToString(), feeds)[0])
+
+
+def _quantised_sum(p: Problem, last: str, feeds: dict[str, Array]) -> list[Any]:
+    """Nodes that add a scaled result and the residual as what they stand for."""
+    for zero in ("zy", "zr", "zs"):
+        feeds.setdefault(zero, np.zeros((), p.y_dtype.numpy))
+    return [
+        helper.make_node("DequantizeLinear", [last, "sy", "zy"], ["own"]),
+        helper.make_node("DequantizeLinear", ["Z", "sr", "zr"], ["beside"]),
+        helper.make_node("Add", ["own", "beside"], ["real sum"]),
+        helper.make_node("QuantizeLinear", ["real sum", "ss", "zs"], ["sum"]),
+    ]
 
 
 def _first(p: Problem, a: Array) -> Array:
@@ -123,10 +137,9 @@ def convolution(p: Problem, made: Operands) -> tuple[dict[str, Array], list[Any]
 
 def quantities(p: Problem, made: Operands) -> dict[str, Array]:
     """Zero points and scales by name, those that the problem states among them."""
-    kinds = {"zx": p.x_dtype, "zw": p.w_dtype, "zy": p.y_dtype}
-    stated = {name: getattr(p.quantisation, name) for name in ("zx", "zw", "zy", "sx", "sw", "sy")}
+    stated = {name: getattr(p.quantisation, name) for name in QUANTITIES}
     found = {
-        name: np.asarray(value, kinds[name].numpy if name in kinds else np.float32)
+        name: np.asarray(value, np.float32 if (of := QUANTITIES[name]) is None else DTYPES[getattr(p, of)].numpy)
         for name, value in stated.items() if value is not None and not isinstance(value, str)
     }  # fmt: skip
     return found | {name: np.asarray(a) for name, a in made.quantities.items()}

@@ -90,7 +90,7 @@ class Finish:
         """
         k, g = self.k, self.g
         wide, size = ELEMENTS[sum_type(g)], self.y.itemsize
-        values = self.widened(sums)
+        values, beside = self.widened(sums), list[Value]()
         if g.bias:
             place = Pointer("b", channel * wide.bytes)
             biases = [k.load(wide, place + i * wide.bytes) for i in range(len(values))]
@@ -98,9 +98,12 @@ class Finish:
         if g.residual is not None and r_at is not None:
             step = g.residual.c * size
             beside = [k.load(ELEMENTS[g.y_type], Pointer("r", r_at) + i * step) for i in range(len(values))]
-            values = [v + self._wide(b, wide) for v, b in zip(values, beside, strict=True)]
+            if not g.quantities.ss:
+                values = [v + self._wide(b, wide) for v, b in zip(values, beside, strict=True)]
         if g.rescales:
             results = [self._rescaled(v, channel + i) for i, v in enumerate(values)]
+            if g.quantities.ss:
+                results = [self._summed(v, b) for v, b in zip(results, beside, strict=True)]
         else:
             results = [self._narrow(self._activated(v)) for v in values]
         place = Pointer("y", y_at)
@@ -121,15 +124,35 @@ class Finish:
 
     def _rescaled(self, total: Value, channel: Value) -> Value:
         """A sum times ``sx sw / sy`` in f32, rounded to nearest even, then with its zero point saturated."""
+        sx, sw, sy = (self._scale(name, channel) for name in ("sx", "sw", "sy"))
+        return self._stepped(self.k.cast("sitofp", total, F32) * (sx * sw / sy), "zy")
+
+    def _summed(self, result: Value, beside: Value) -> Value:
+        """A scaled result and a residual added as what they stand for, each operation rounded to f32, and scaled."""
+        q = self.g.quantities
+        own = self._steps(result, "zy" if q.zy else "") * self._scale("sy")
+        other = self._steps(beside, "zr" if q.zr else "") * self._scale("sr")
+        return self._stepped((own + other) / self._scale("ss"), "zs")
+
+    def _scale(self, name: str, channel: Value | None = None) -> Value:
+        return quantity(self.k, self.g.quantities, name, DTYPES["f32"], F32, channel)
+
+    def _steps(self, value: Value, zero: str) -> Value:
+        """A byte of a result less its zero point, as a float."""
+        whole = self._wide(value, I32)
+        if zero:
+            whole = whole - quantity(self.k, self.g.quantities, zero, self.y, I32)
+        return self.k.cast("sitofp", whole, F32)
+
+    def _stepped(self, scaled: Value, zero: str) -> Value:
+        """Steps of a scale rounded to nearest even, then with their zero point saturated."""
         k, g, y = self.k, self.g, self.y
-        sx, sw, sy = (quantity(k, g.quantities, name, DTYPES["f32"], F32, channel) for name in ("sx", "sw", "sy"))
-        scaled = k.cast("sitofp", total, F32) * (sx * sw / sy)
         wide, most = (I32, 2.0**24) if y.bits < 32 else (I64, 2.0**40)  # what lies beyond is saturated anyway
         scaled = k.select(scaled > -most, scaled, -most)
         scaled = k.select(scaled < most, scaled, most)
         rounded = k.cast("fptosi", k.intrinsic("rint", F32, scaled), wide)
-        if g.quantities.zy:
-            rounded = rounded + quantity(k, g.quantities, "zy", y, wide)
+        if getattr(g.quantities, zero):
+            rounded = rounded + quantity(k, g.quantities, zero, y, wide)
         low, high = y.limits
         return k.cast("trunc", k.minimum(k.maximum(rounded, low), high), ELEMENTS[y.name])
 
