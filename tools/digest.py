@@ -14,6 +14,8 @@ import argparse
 import hashlib
 import re
 import sys
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 from polyconv.algorithms.table import ALGORITHMS
@@ -45,11 +47,11 @@ def main(arguments: list[str]) -> int:
     if given.write and given.part:
         parser.error("--write keeps all kernels; --part is for comparing")
     found = generated(part=given.part)
-    today = {name: fingerprint(kernel.text) for name, kernel in found.items()}
+    today = {name: digest for name, (digest, _) in found.items()}
     if given.list:
-        for name, kernel in found.items():
-            print(today[name], name, "for", ", ".join(sorted(kernel.algorithms)))
-    counts = {a: sum(a in kernel.algorithms for kernel in found.values()) for a in ALGORITHMS}
+        for name, (digest, algorithms) in found.items():
+            print(digest, name, "for", ", ".join(sorted(algorithms)))
+    counts = {a: sum(a in algorithms for _, algorithms in found.values()) for a in ALGORITHMS}
     print("kernels by algorithm:", ", ".join(f"{a} {count}" for a, count in counts.items()))
     print(f"{len(today)} kernels, total {fingerprint(lines(today))}")
     if unused := [a for a, count in counts.items() if not count and not given.part]:
@@ -61,20 +63,37 @@ def main(arguments: list[str]) -> int:
     return compared(today, kept(given.kept), part=given.part)
 
 
-def generated(*, part: bool) -> dict[str, KernelText]:
-    """Every kernel by name: its target, whether it checks bounds, and its label."""
-    text = (FOLDER / "problems.txt").read_text()
-    drawn = [Problem.parse(line) for line in text.splitlines() if not line.startswith("#")]
-    published = list(dict.fromkeys(case.problem for case in of_sets(["all"])))
-    found: dict[str, KernelText] = {}
-    for target in TARGETS.values():
-        for problems, check in (((drawn + published)[: 0 if part else None], False), (drawn[::CHECKED], False),
-                                (drawn[::CHECKED], True)):  # fmt: skip
-            for label, kernel in kernel_texts(problems, target, check=check).items():
-                known = found.setdefault(short(label), kernel)
-                assert known.text == kernel.text, f"two kernels are called '{label}'"
-                known.algorithms.update(kernel.algorithms)
+Found = dict[str, tuple[str, set[str]]]
+"""Kernels by name: the fingerprint of the text, and the algorithms that use it."""
+
+
+def generated(*, part: bool) -> Found:
+    """Every kernel by name: its target, whether it checks bounds, and its label.  All CPUs write texts."""
+    jobs = [(target, kind) for kind in ("drawn", "checked", "all")[: 2 if part else 3] for target in TARGETS]
+    found: Found = {}
+    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
+        for some in pool.map(_written, *zip(*reversed(jobs), strict=True)):  # the longest begin first
+            for name, (digest, algorithms) in some.items():
+                known = found.setdefault(name, (digest, set()))
+                assert known[0] == digest, f"two kernels are called '{name}'"
+                known[1].update(algorithms)
     return found
+
+
+def _written(target: str, kind: str) -> Found:
+    """The kernels of a target for all problems, or for the drawn ones that are built in check mode too."""
+    text = (FOLDER / "problems.txt").read_text()
+    problems = [Problem.parse(line) for line in text.splitlines() if not line.startswith("#")]
+    if kind == "all":
+        problems += dict.fromkeys(case.problem for case in of_sets(["all"]))
+    else:
+        problems = problems[::CHECKED]
+    found: dict[str, KernelText] = {}
+    for label, kernel in kernel_texts(problems, TARGETS[target], check=kind == "checked").items():
+        known = found.setdefault(short(label), kernel)
+        assert known.text == kernel.text, f"two kernels are called '{label}'"
+        known.algorithms.update(kernel.algorithms)
+    return {name: (fingerprint(kernel.text), kernel.algorithms) for name, kernel in found.items()}
 
 
 def short(label: str) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import struct
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -37,6 +39,31 @@ def assembly(text: str, target: Target) -> str:
     return compiler.assembly(text, target)
 
 
+_MAY_CALL = frozenset((
+    "call", "fptrunc", "fpext", "uitofp", "sitofp", "fptosi", "fptoui", "udiv", "sdiv", "urem", "srem", "frem", "fdiv",
+    "mul", "shl", "lshr", "ashr",
+))  # fmt: skip
+"""Instructions that LLVM turns into a call of a library on some target, for some types; it optimises nothing, so that
+neighbours never become one (loops that fill memory no memset, say)."""
+_INSTRUCTION = re.compile(r"^\s*(?:%\S+ = )?(?:tail )?([a-z]+) (.*)$", re.MULTILINE)
+_TYPE = re.compile(r"<\d+ x \w+>|\b(?:i\d+|half|float|double|bfloat)\b")
+
+
+def with_every_instruction(texts: Mapping[str, str]) -> dict[str, str]:
+    """The shortest texts that together have all that may become a call: each instruction by its types or its name."""
+    seen: set[tuple[str, ...]] = set()
+    found: dict[str, str] = {}
+    for name, text in sorted(texts.items(), key=lambda item: len(item[1])):
+        own = {
+            (operation, *(re.findall(r"@([\w.]+)\(", rest)[:1] if operation == "call" else _TYPE.findall(rest)))
+            for operation, rest in _INSTRUCTION.findall(text) if operation in _MAY_CALL
+        }  # fmt: skip
+        if own - seen:
+            seen |= own
+            found[name] = text
+    return found
+
+
 def undefined_symbols(obj: bytes) -> list[str]:
     """Names a 64-bit little-endian ELF object expects from elsewhere."""
     (table,) = struct.unpack_from("<Q", obj, 0x28)
@@ -53,3 +80,9 @@ def undefined_symbols(obj: bytes) -> list[str]:
                 start = sections[strings][4] + name
                 names.append(obj[start : obj.index(0, start)].decode())
     return names
+
+
+def calls(texts: Mapping[str, str], target: Target) -> dict[str, list[str]]:
+    """What kernels call, of those that do: the shortest are compiled that have every instruction that may."""
+    found = {name: undefined_symbols(object_code(text, target)) for name, text in with_every_instruction(texts).items()}
+    return {name: symbols for name, symbols in found.items() if symbols}

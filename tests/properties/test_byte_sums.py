@@ -7,6 +7,7 @@ with all residuals has all pairs of bytes that there are.
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,14 @@ from extremes import extreme
 from levels import LEVELS
 
 import polyconv
+from polyconv.algorithms.table import ALGORITHMS
 from polyconv.conformance.judge import complaint, expected
 from polyconv.errors import ArgumentError
 from polyconv.lowering.rescaling import LEAST_SCALE, adds_by, rescaling_constants
+from polyconv.lowering.situation import Situation
 from polyconv.problem.problem import Problem
 from polyconv.problem.quantisation import Quantisation
+from polyconv.target import target
 
 SCALES = "zx=t zw=t zy=t sx=t sw=c sy=t zr=t sr=t zs=t ss=t"
 F32 = np.float32
@@ -119,6 +123,38 @@ def test_transposed_and_without_zero_points() -> None:
             got = result(p, made, None)
             assert got is not None
             assert complaint(p, expected(p, made), got) is None, p
+
+
+@pytest.mark.parametrize("algorithm", ["dots_pixels", "dots_matrix_pixels"])
+def test_residuals_may_lie_otherwise_than_results(algorithm: str) -> None:
+    """Pixels of planes get theirs vector by vector: planes further apart, pixels apart, channels last, turned round."""
+    for shape in ("n2 c16 i5x33 m10 k1x1", "n1 c8 i3x4x50 m24 k1x1x1", "n2 c12 i300 m7 k1 g1", "n1 c4 i1x1 m3 k1x1"):
+        p = Problem.parse(f"conv u8*i8>u8 NCHW {shape} b1 r1 {SCALES}")
+        made = extreme(p)
+        right, usual = expected(p, made), np.asarray(made.residual)
+        wide = np.zeros((*usual.shape[:-1], 2 * usual.shape[-1]), np.uint8)
+        wide[..., ::2] = usual
+        planes = np.zeros((usual.shape[0], 2 * usual.shape[1], *usual.shape[2:]), np.uint8)
+        planes[:, ::2] = usual
+        last = np.moveaxis(np.ascontiguousarray(np.moveaxis(usual, 1, -1)), -1, 1)
+        for residual in (usual, wide[..., ::2], planes[:, ::2], last, usual[..., ::-1].copy()[..., ::-1]):
+            got = result(p, replace(made, residual=residual), algorithm)
+            assert got is None or complaint(p, right, got) is None, p
+
+
+def test_tiles_of_pixels_add_residuals() -> None:
+    """Where pixels follow each other; not where a kernel leaves gaps between them, nor to sums without a scale."""
+    host = target()
+    for algorithm in ("dots_pixels", "dots_matrix_pixels"):
+        row = ALGORITHMS[algorithm]
+        if row.excluded(host) is not None or (algorithm == "dots_matrix_pixels" and not host.matrix):
+            continue
+        given = "conv u8*i8>u8 NCHW n1 c16 i9x20 m24 {} b1 r1 zx=t zy=t sx=t sw=c sy=t{}"
+        sums = " sr=t ss=t"
+        s = Situation(Problem.parse(given.format("k1x1", sums)), host)
+        assert row.refusal(s) is None
+        for fields, more in (("k3x3 p1", sums), ("k1x1", "")):
+            assert row.refusal(replace(s, problem=Problem.parse(given.format(fields, more)))) is not None
 
 
 def test_results_may_take_the_residuals_place() -> None:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 
 from polyconv.dataclass import dataclass
 from polyconv.dtypes import DTYPES
+from polyconv.kernels.convert import LLVM_NAMES, widen
 from polyconv.kernels.epilogue import Epilogue
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic
 from polyconv.kernels.language import Buffer, Mask, Module, Type, Value, vector
@@ -39,7 +40,8 @@ _PIECE, _VECTOR = 4, 64
 class PixelWalk(Signature):
     """Some ``blocks`` of output channels of the first ``pixels`` of a tile, with the ``words`` that a pixel has.
 
-    Weights, biases and scales are those of the first channel, whose results begin at ``y``.  Word by word ``offsets``
+    Weights, biases and scales are those of the first channel, whose results begin at ``y``; residuals lie as results
+    do.  Word by word ``offsets``
     lead from the tile's place in the panel to what its pixels meet; entry by entry to where it lies in the source, if
     words are woven, which go to the ``patch`` or come from there.
     """
@@ -47,6 +49,7 @@ class PixelWalk(Signature):
     words: Int
     weights: Buffer
     y: Buffer
+    residual: Buffer
     y_channel: Int
     blocks: Int
     pixels: Int
@@ -110,8 +113,8 @@ def dot_pixels(k: Module, name: str, spec: DotPixels, lanes: int, rows: int, vec
     with k.function(name, PixelWalk) as g:
         leave = leaving(k, spec, g, kind, vectors)
         weave = weaving(k, spec, g, arithmetic, vectors) if spec.patch == "woven" else None
-        with k.loop(0, g.blocks, carry=[g.weights, g.y, g.bias, g.scale]) as block:
-            weights, y, bias, scale = block.values
+        with k.loop(0, g.blocks, carry=[g.weights, g.y, g.residual, g.bias, g.scale]) as block:
+            weights, y, residual, bias, scale = block.values
             begins = spec.epilogue.bias and not kind.is_float  # sums of floats get it at their end
             totals = [total for r in range(all_rows) for total in vectors * [
                 k.broadcast(kind, bias + r * kind.element_bytes) if begins and r < rows else k.constant(kind, 0)
@@ -138,9 +141,9 @@ def dot_pixels(k: Module, name: str, spec: DotPixels, lanes: int, rows: int, vec
                     weight, taken = weight + kind.element_bytes, [total * factor for total in of_windows]
                 if taken:
                     sums = [total - less for total, less in zip(sums, taken, strict=True)]
-                leave(sums, y, bias + r * kind.element_bytes, scale + r * 4)
-                y = y + g.y_channel
-            block.next(weight, y, bias + rows * kind.element_bytes, scale + rows * 4)
+                leave(sums, y, residual, bias + r * kind.element_bytes, scale + r * 4)
+                y, residual = y + g.y_channel, residual + g.y_channel
+            block.next(weight, y, residual, bias + rows * kind.element_bytes, scale + rows * 4)
 
 
 def weaving(k: Module, spec: DotPixels, g: PixelWalk, arithmetic: Arithmetic, vectors: int
@@ -193,18 +196,30 @@ def _unpacked(k: Module, a: Value, b: Value) -> list[Value]:
 
 def stored_together(spec: DotPixels, kind: Type) -> int:
     """Vectors of sums whose results are stored at once: several, if narrow, and the CPU can close their gaps."""
-    if is_packed(kind, spec.target, spec.epilogue):
+    if is_packed(kind, spec.target, spec.epilogue, beside=reads_beside(spec)):
         return PACKED if spec.vbmi2 or not spec.gaps else 1
     return 2 if rounds_pairs(kind, spec.target, spec.epilogue) and (spec.vbmi2 or not spec.gaps) else 1
 
 
-def leaving(k: Module, spec: DotPixels, g: PixelWalk, kind: Type, vectors: int
-            ) -> Callable[[list[Value], Buffer, Buffer, Buffer], None]:  # fmt: skip
-    """What stores the results of a channel's sums: where those of a tile's first pixel belong, its bias and scale."""
-    stores = _stores(k, spec, g, kind, vectors)
+def reads_beside(spec: DotPixels) -> bool:
+    """Whether tiles may add residuals: pixels of vectors follow each other as those of results do."""
+    return not spec.gaps and not spec.patch and not spec.apart
 
-    def leave(sums: list[Value], y: Buffer, bias: Buffer, scale: Buffer) -> None:
-        for value, store in zip(_finished(k, spec, g, sums, bias, scale), stores, strict=True):
+
+def leaving(k: Module, spec: DotPixels, g: PixelWalk, kind: Type, vectors: int
+            ) -> Callable[[list[Value], Buffer, Buffer, Buffer, Buffer], None]:  # fmt: skip
+    """What stores the results of a channel's sums: where those of a tile's first pixel belong, with what they take.
+
+    That is the place of its residual, of its bias and of its scale.
+    """
+    stores = _stores(k, spec, g, kind, vectors)
+    masks = [k.mask(g.pixels - j * kind.lanes, kind.lanes) for j in range(vectors)] if spec.epilogue.residual else []
+    dtype, memory = DTYPES[spec.target], kind.of(LLVM_NAMES[spec.target])
+
+    def leave(sums: list[Value], y: Buffer, residual: Buffer, bias: Buffer, scale: Buffer) -> None:
+        read = [k.load_first(memory, residual + j * memory.bytes, mask) for j, mask in enumerate(masks)]
+        beside = [widen(k, value, dtype, "float", f16c=False) for value in read]
+        for value, store in zip(_finished(k, spec, g, sums, beside, bias, scale), stores, strict=True):
             _store(k, spec, g, value, y, *store)
 
     return leave
@@ -245,8 +260,8 @@ def _closed(k: Module, g: PixelWalk, number: int, value: Value) -> Value:
     return k.target_intrinsic(name, kind, f"{kind}, {kind}, {mask.type}", [value, k.constant(kind, 0), mask])
 
 
-def _finished(k: Module, spec: DotPixels, g: PixelWalk, sums: list[Value], bias: Buffer, scale: Buffer
-              ) -> list[Value]:  # fmt: skip
+def _finished(k: Module, spec: DotPixels, g: PixelWalk, sums: list[Value], beside: list[Value], bias: Buffer,
+              scale: Buffer) -> list[Value]:  # fmt: skip
     """Vectors of results of a channel, in the order of their pixels; in sums of integers its bias is."""
     kind = sums[0].type
     if (together := stored_together(spec, kind)) < PACKED:
@@ -261,7 +276,8 @@ def _finished(k: Module, spec: DotPixels, g: PixelWalk, sums: list[Value], bias:
     factor, found = k.broadcast(kind.of("float"), scale), []
     for first in range(0, len(sums), PACKED):
         some = sums[first : first + PACKED]
-        packed = packed_bytes(k, some, [factor] * len(some), g.constants, spec.target, spec.epilogue)
+        packed = packed_bytes(k, some, [factor] * len(some), g.constants, spec.target, spec.epilogue,
+                              beside[first : first + PACKED])  # fmt: skip
         count = len(some) if spec.patch else PACKED
         order = [packed_place(v, lane) for v, lane in _order(spec, count, kind.lanes)]
         found.append(packed if order == list(range(packed.type.lanes)) else k.shuffle(packed, packed, order))

@@ -62,8 +62,9 @@ def matrix_pixels(k: Module, name: str, spec: DotPixels, lanes: int, vectors: in
         def of_tile(number: Value) -> MatrixPixelWalk:
             """The walk over a tile alone."""
             tile = PixelTile.at(k, g.first_tile, number)
-            return altered(g, source=g.source + tile.place, pixels=tile.pixels, gaps=g.gaps + tile.gaps,
-                           y=g.y + tile.first * g.y_pixel, patch=g.patch + (number & 1) * of_patch)  # fmt: skip
+            before = tile.first * g.y_pixel
+            return altered(g, source=g.source + tile.place, pixels=tile.pixels, gaps=g.gaps + tile.gaps, y=g.y + before,
+                           residual=g.residual + before, patch=g.patch + (number & 1) * of_patch)  # fmt: skip
 
         def sums(number: Value) -> Buffer:
             """Where the sums of a turn lie."""
@@ -104,15 +105,17 @@ def _leave(k: Module, spec: DotPixels, g: MatrixPixelWalk, kind: Type, first: Va
            ) -> None:  # fmt: skip
     """Store results of a block whose first channel is so far from the walk's."""
     leave = leaving(k, spec, g, kind, vectors)
-    begin = [sums, g.y + first * g.y_channel, g.bias + first * kind.element_bytes, g.scale + first * 4]
+    before = first * g.y_channel
+    begin = [sums, g.y + before, g.residual + before, g.bias + first * kind.element_bytes, g.scale + first * 4]
     with k.loop(0, k.minimum(g.outputs - first, matrix_unit.TALLEST), carry=begin) as row:
-        at, y, bias, scale = row.values
+        at, y, residual, bias, scale = row.values
         held = [k.load(kind, at + j * kind.bytes) for j in range(vectors)]
         if spec.epilogue.bias and not kind.is_float:  # sums of floats get it at their end
             of_row = k.broadcast(kind, bias)
             held = [total + of_row for total in held]
-        leave(held, y, bias, scale)
-        row.next(at + vectors * kind.bytes, y + g.y_channel, bias + kind.element_bytes, scale + 4)
+        leave(held, y, residual, bias, scale)
+        y, residual = y + g.y_channel, residual + g.y_channel
+        row.next(at + vectors * kind.bytes, y, residual, bias + kind.element_bytes, scale + 4)
 
 
 def _weave(k: Module, spec: DotPixels, g: MatrixPixelWalk, arithmetic: Arithmetic, kind: Type, vectors: int) -> None:

@@ -5,7 +5,7 @@ A tile walks over runs of blocks of equally many output channels.  It must not k
 
 from __future__ import annotations
 
-from polyconv.algorithms.dots.situations import packs_results, refusal, window_outputs
+from polyconv.algorithms.dots.situations import adding_cycles, packs_results, refusal, window_outputs
 from polyconv.algorithms.form import Form, Refusal
 from polyconv.dataclass import dataclass
 from polyconv.kernels.dots_pixels import DotPixels, PixelWalk, dot_pixels
@@ -38,13 +38,18 @@ _STORED, _PAIRED, _PACKED = (1.7, 4.0), (0.5, 1.5), (1.0, 2.0)
 or packed to bytes."""
 
 
-def only_sweep(s: Situation) -> Sweep | Refusal:
-    """The only sweep of a problem, of planes whose results follow each other; or why there is none."""
+def only_sweep(s: Situation, *, adds: bool = False) -> Sweep | Refusal:
+    """The only sweep of a problem, of planes whose results follow each other; or why there is none.
+
+    It may have a residual with a scale of its own if that ``adds``.
+    """
     p = s.problem
     if (reason := refusal(s)) is not None:
         return reason
-    if p.layout != "NCHW" or p.residual:
-        return "computes channels-first maps, without a residual"
+    if p.layout != "NCHW":
+        return "computes channels-first maps"
+    if p.residual and not (adds and p.quantisation is not None and p.quantisation.adds):
+        return "adds residuals with scales of their own, to whole planes, only" if adds else "adds no residual"
     found = sweeps(p)
     if len(found) != 1 or any(axis.out_step > 1 or axis.first_out for axis in found[0]):
         return "computes results in the order in which they lie, not by phases of a stride"
@@ -58,7 +63,8 @@ def stored_cycles(s: Situation, *, gaps: bool = False) -> float:
     """Cycles of what follows a vector of sums, between which there may be gaps."""
     if gaps and not s.target.vbmi2:
         return _STORED[gaps]
-    return (_PACKED if packs_results(s) else _PAIRED if s.problem.y == "bf16" else _STORED)[gaps]
+    kind = _PACKED if packs_results(s) else _PAIRED if s.problem.y == "bf16" else _STORED
+    return kind[gaps] + adding_cycles(s)
 
 
 def patch_scheme(sweep: Sweep) -> str:
@@ -122,12 +128,13 @@ class ChannelWords(Record):
     y_pixel: Word
 
 
-def walked(p: ChannelWords, item: Item, run: ChannelRun, y: Buffer, pixels: Value
-           ) -> tuple[Value, Buffer, Buffer, Value, Value, Value, Buffer, Buffer, Buffer, Value]:  # fmt: skip
+def walked(p: ChannelWords, item: Item, run: ChannelRun, y: Buffer, residual: Buffer, pixels: Value
+           ) -> tuple[Value, Buffer, Buffer, Buffer, Value, Value, Value, Buffer, Buffer, Buffer, Value]:  # fmt: skip
     """What a ``PixelWalk`` of a run is given, for so many pixels; results of a group's first channel are at ``y``."""
     tables, y_channel, channel = p.tables, p.common.y_c, item.g * p.outputs + run.channel
+    before = run.channel * y_channel
     return (
-        p.words, p.weights + (item.g * p.w_group + run.weights), y + run.channel * y_channel, y_channel, run.blocks,
+        p.words, p.weights + (item.g * p.w_group + run.weights), y + before, residual + before, y_channel, run.blocks,
         pixels, tables.bias + channel * 4, tables.scale + channel * 4, tables.constants, p.y_pixel,
     )  # fmt: skip
 

@@ -11,7 +11,14 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from polyconv.algorithms.dots.form import RUN_PIXELS, Part, Sizes
-from polyconv.algorithms.dots.situations import channel_bytes, has_half_word, packs_results, window_outputs, word_cost
+from polyconv.algorithms.dots.situations import (
+    adding_cycles,
+    channel_bytes,
+    has_half_word,
+    packs_results,
+    window_outputs,
+    word_cost,
+)
 from polyconv.kernels.isa import Arithmetic, lanes, run_tiles
 from polyconv.kernels.rescale import PACKED
 from polyconv.lowering.boxes import boxes, busiest, in_pieces, near_equal_sizes, rows_together, thread_parts
@@ -104,7 +111,7 @@ def row_cycles(s: Situation, arith: Arithmetic, vectors: int, last: int, blocks:
     piece, where channels lie together.  Measured on Zen 5: 1-6 % off two vectors, nothing where weights of a block do
     not stay in a first-level cache.
     """
-    rates, total, packs = s.rates(arith), 0.0, packs_results(s)
+    rates, total, packs, adding = s.rates(arith), 0.0, packs_results(s), adding_cycles(s)
     words = -(-(s.problem.c // s.problem.groups) // arith.channels)
     block_bytes = steps * PACKED * s.target.vector_bytes
     near = not beside and s.problem.layout == "NHWC" and block_bytes <= s.cache("l1", 1 / 2)
@@ -116,7 +123,7 @@ def row_cycles(s: Situation, arith: Arithmetic, vectors: int, last: int, blocks:
                 step = step * (_NARROW if some == 1 else 1.0) + _ENTRY / words
             if beside > 1:
                 step = max(step, rows * (_APART_LOADS / rates.loads + _PICKED * some / rates.multiply_adds))
-            total += count * alike * (step * steps + 20 + of_vector * rows * some)
+            total += count * alike * (step * steps + 20 + (of_vector + adding) * rows * some)
     return total
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from polyconv.algorithms.dots.channel_blocks import only_sweep, stored_cycles, walked
 from polyconv.algorithms.dots.matrix import step_words
-from polyconv.algorithms.dots.pixels import PixelsForm, TileKind, box_of, pixel_words, tile_spec
+from polyconv.algorithms.dots.pixels import PixelsForm, TileKind, box_of, pixel_words, tile_spec, with_residuals
 from polyconv.algorithms.dots.pixels_driver import PixelRun, PixelWords, packed_box
 from polyconv.algorithms.dots.situations import arithmetic_of, has_half_word, unit_refusal, window_outputs
 from polyconv.algorithms.form import Forms, Refusal
@@ -55,19 +55,20 @@ vector of words that is woven."""
 def forms(s: Situation) -> Forms:
     """The form of a situation, or why there is none."""
     p, kind = s.problem, arithmetic_of(s)
-    if isinstance(sweep := only_sweep(s), Refusal):
+    if isinstance(sweep := only_sweep(s, adds=True), Refusal):
         return sweep
     if (reason := unit_refusal(s)) is not None:
         return reason
     if window_outputs(s):
         return "needs weights that less their zero points are numbers of i8"
     ways = [woven for woven in (False, True) if woven or not has_half_word(kind, p.c // p.groups)]
+    ways = [False] if p.residual and False in ways else ways
     one = of_one_image(s)  # neither batch nor threads may change the order of sums
 
     def price(woven: bool) -> float:
         return s.price(("woven", woven), sum(_form(one, sweep, woven=woven).cost().values()))
 
-    return (_form(s, sweep, woven=min(ways, key=price)),)
+    return with_residuals(_form(s, sweep, woven=min(ways, key=price)))
 
 
 def _form(s: Situation, sweep: Sweep, *, woven: bool) -> MatrixPixelsForm:
@@ -215,14 +216,14 @@ def _driver(k: Module, name: str, vector_bytes: int) -> None:
     """Add the driver to a module: an item is a box of pixels of a group."""
     with k.function(name, Driver) as given:
         p, workspace = MatrixPixelWords.read(k, given.words), given.workspace
-        item, y, first, _ = packed_box(k, given, p, vector_bytes)
+        item, y, residual, first, _ = packed_box(k, given, p, vector_bytes)
         is_whole, run = first.equals(0), p.runs.at(0)
         begin = k.select(is_whole, 0, p.box_stretches)
         matrix_unit.shape(k, p.shapes)
         with k.loop(0, k.select(is_whole, p.box_stretches, p.cut_stretches)) as number:
             stretch = p.stretches.at(begin + number.index)
             k.call(run.functions.at(stretch.kind), MatrixPixelWalk(
-                *walked(p, item, run, y, k.constant(INT, 0)), workspace + p.common.panel, p.offsets, p.gaps,
+                *walked(p, item, run, y, residual, k.constant(INT, 0)), workspace + p.common.panel, p.offsets, p.gaps,
                 workspace + p.patch, p.tiles.memory + stretch.before, stretch.count, p.outputs, p.taps, p.steps,
                 p.step_words, p.plane, workspace + p.sums,
             ))  # fmt: skip

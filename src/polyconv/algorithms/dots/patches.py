@@ -130,8 +130,9 @@ def _row(k: Module, p: PatchesWords, item: Item, early: Value, source: Buffer, y
         pixels = k.minimum(tile.index + p.pixels, end) - at
         function = run.tiles.at(k.select(pixels.equals(p.pixels), k.constant(INT, 0), 1))
         pixel = at - early
+        target = y + pixel * p.y_pixel
         k.call(function, PixelWalk(
-            *walked(p, item, run, y + pixel * p.y_pixel, pixels),
+            *walked(p, item, run, target, target, pixels),  # there are no residuals
             source + pixel * p.pixel_bytes, p.places, patch, patch,
         ))  # fmt: skip
 

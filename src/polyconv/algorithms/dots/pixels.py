@@ -56,12 +56,14 @@ from polyconv.kernels.signature import Address
 from polyconv.lowering.boxes import boxed_words, boxes, near_equal_sizes, rows_follow
 from polyconv.lowering.moves import along_in, move_in_address, words_in_address
 from polyconv.lowering.panel import Driver, header_bytes
-from polyconv.lowering.program import Program, Request, Step, address_of, epilogue_tables, zeros
+from polyconv.lowering.program import Operand, Program, Request, Step, address_of, epilogue_tables, zeros
 from polyconv.lowering.situation import Situation
 from polyconv.lowering.sweep import Axis, Sweep, taps_of
 from polyconv.lowering.traffic import far_cycles
 
-__all__ = ["PixelsForm", "TileKind", "box_of", "forms", "pixel_words", "pixels_form", "tile_spec"]
+__all__ = [
+    "PixelsForm", "TileKind", "box_of", "forms", "pixel_words", "pixels_form", "tile_spec", "with_residuals",
+]  # fmt: skip
 
 _MANY = 6
 """Output channels from which on tiles have at least so many: else they read pixels so often that these come from the
@@ -89,11 +91,17 @@ TileKind: TypeAlias = tuple[int, bool, bool]
 def forms(s: Situation) -> Forms:
     """The form of a situation, or why there is none."""
     p, kind = s.problem, arithmetic_of(s)
-    if isinstance(sweep := only_sweep(s), Refusal):
+    if isinstance(sweep := only_sweep(s, adds=True), Refusal):
         return sweep
     if has_half_word(kind, p.c // p.groups):
         return f"multiplies whole words of channels, not {p.c // p.groups} a group"
-    return (pixels_form(s, sweep),)
+    return with_residuals(pixels_form(s, sweep))
+
+
+def with_residuals(form: PixelsForm) -> Forms:
+    """The form, unless it has residuals to add and gaps between its pixels."""
+    is_even = not form.woven and not form.panel.has_gaps
+    return (form,) if is_even or not form.s.problem.residual else "adds residuals to pixels that follow each other"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +143,11 @@ class PixelsForm(RowsForm):
     def workspace(self) -> int:
         """Bytes a thread needs: the item's box, the panel, and a tile's patch."""
         return self.patch + self.words * self.vectors * self.s.target.vector_bytes * self.woven
+
+    def takes(self, x: Operand, y: Operand, residual: Operand | None) -> bool:
+        """Whether residuals, if there are any, lie as results do, pixel by pixel."""
+        alike = residual is None or (residual.n, residual.c, residual.spatial) == (y.n, y.c, y.spatial)
+        return alike and (residual is None or y.spatial[-1] == y.itemsize)
 
     def cost(self) -> dict[str, float]:
         """Cycles: the products, what follows sums, and weaving words."""

@@ -31,10 +31,13 @@ from polyconv.lowering.tiles import is_fusible
 from polyconv.runtime.arrays import aligned
 
 __all__ = [
-    "arithmetic_of", "channel_bytes", "dense_arithmetic", "has_half_word", "integer_refusal", "narrow_arithmetic",
-    "packs_results", "padding_of", "refusal", "row_bands", "taken_off", "unit_refusal", "window_outputs", "windows",
-    "with_bias", "with_row_biases", "word_cost", "zero_weight",
+    "adding_cycles", "arithmetic_of", "channel_bytes", "dense_arithmetic", "has_half_word", "integer_refusal",
+    "narrow_arithmetic", "packs_results", "padding_of", "refusal", "row_bands", "taken_off", "unit_refusal",
+    "window_outputs", "windows", "with_bias", "with_row_biases", "word_cost", "zero_weight",
 ]  # fmt: skip
+
+_ADDING = 4.0
+"""Cycles of ``adding_cycles``: eight instructions a vector, two at a time on an Emerald Rapids."""
 
 
 def refusal(s: Situation) -> Refusal | None:
@@ -128,10 +131,19 @@ def has_half_word(arith: Arithmetic, channels: int) -> bool:
 
 
 def packs_results(s: Situation) -> bool:
-    """Whether results are bytes of scaled sums and nothing else, which vectors of 256 bits and more pack together."""
-    p = s.problem
-    scaled = p.quantisation is not None and p.quantisation.rescales and not p.residual and p.activation is None
+    """Whether results are bytes of scaled sums and nothing else, which vectors of 256 bits and more pack together.
+
+    Residuals with scales of their own are added before.
+    """
+    p, q = s.problem, s.problem.quantisation
+    scaled = q is not None and q.rescales and (q.adds or not p.residual) and p.activation is None
     return scaled and p.y_dtype.bits == 8 and s.target.vector_bytes >= 32
+
+
+def adding_cycles(s: Situation) -> float:
+    """Cycles in which bytes of a residual are added to a vector of scaled sums, if they are."""
+    q = s.problem.quantisation
+    return _ADDING if q is not None and q.adds else 0.0
 
 
 def taken_off(r: Request) -> int:
