@@ -32,7 +32,7 @@ CAMPAIGNS = {
     "avx512": (110, {}),
     "avx2": (70, {"POLYCONV_TARGET": "avx2"}),
     "baseline": (70, {"POLYCONV_TARGET": "baseline"}),
-    "checked": (50, {"POLYCONV_CHECK": "1"}),
+    "checked": (35, {"POLYCONV_CHECK": "1"}),
 }
 
 

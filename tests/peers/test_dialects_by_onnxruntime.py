@@ -118,10 +118,11 @@ def transpose_deviation(n, k, s, d, op, auto_pad, out):
 def test_conv_transpose_pads(opset):
     rng = np.random.default_rng(3)
     agreed = refused = 0
-    for n, k, s, d, op, auto_pad in product(
+    every = product(
         (1, 3, 4), (1, 2, 3), (1, 2, 3), (1, 2), (0, 1), ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
-    ):
-        if op >= max(s, d):
+    )
+    for at, (n, k, s, d, op, auto_pad) in enumerate(every):
+        if op >= max(s, d) or (opset < 22 and (at // 4 + at) % 4):  # of older ones a fourth: they differ in types alone
             continue
         natural = (n - 1) * s + (k - 1) * d + 1 + op
         x, w, b = whole(rng, 1, 2, n), whole(rng, 2, 3, k), whole(rng, 3)
