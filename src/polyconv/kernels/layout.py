@@ -42,11 +42,7 @@ class MoveIn(MoveBlock):
 
 
 class MoveOut(MoveBlock):
-    """A block on its way out: constants are activation parameters.
-
-    Of a scaled sum they are its least and most without the zero point as float32, and the zero point less
-    ``ROUNDING_BITS``.
-    """
+    """A block on its way out: constants are activation parameters, or of a scaled sum what ``SLOTS`` names."""
 
     bias: Buffer
     scale: Buffer

@@ -3,7 +3,7 @@
 The sum of a result y and a residual r is ``s = saturate(round(v / ss) + zs)`` with ``v = fl(y sy) + fl((r - zr) sr)``,
 each operation rounded to f32 (``Quantisation``).  It is a function of two bytes.  So two multiply-adds,
 
-    fma(y, sy / ss, fma(r, sr / ss, -zr sr / ss)),
+    fma(y - zy, sy / ss, fma(r, sr / ss, -zr sr / ss)),
 
 may stand for all of that where the rounded result is the same for all 65,536 pairs of bytes, which is found out when
 weights are packed.  It nearly always is, as few pairs come near a tie: of random scales for 98 of 100, with factors
@@ -87,26 +87,27 @@ def _put(table: Table, **floats: float | np.float32) -> None:
 def _multiply_adds(p: Problem, given: Given) -> tuple[np.float32, np.float32, np.float32] | None:
     """The three constants of two multiply-adds that agree with the definition for all pairs of bytes; None if none do.
 
-    Products of a byte and an f32 are exact in f64, and so is the inner sum.  The outer sum may be rounded in f64 before
-    it is to f32; the fused operation, which rounds once, lies between what the two neighbours in f64 are rounded to.
+    All terms are whole multiples of the last bit of one of the two factors.  Where no sum is 2^53 times as large, f64
+    adds exactly, so that what comes is rounded once, to f32, as the fused operations do.
     """
     low, high = p.y_dtype.limits
     bytes_ = np.arange(low, high + 1)
     zy, zr, zs = given("zy"), given("zr"), given("zs")
     sy, sr, ss = (np.float32(given(name)) for name in ("sy", "sr", "ss"))
     with np.errstate(all="ignore"):
-        steps = (bytes_ - zy).astype(np.float32)
-        beside = bytes_.astype(np.float32)
-        wanted = _rounded(((steps * sy)[:, None] + (beside - np.float32(zr)) * sr) / ss, low - zs, high - zs)
-        if wanted is None:
+        steps, beside = (bytes_ - zy).astype(np.float32), bytes_.astype(np.float32)
+        wanted = np.add.outer(steps * sy, (beside - np.float32(zr)) * sr) / ss
+        if not np.isfinite(wanted).all():
             return None
+        wanted = _rounded(wanted, low - zs, high - zs)
         for share, share_beside in product(_near(float(sy) / float(ss)), _near(float(sr) / float(ss))):
             rest = np.float32(-zr * float(share_beside))
-            inner = (beside.astype(np.float64) * share_beside + rest).astype(np.float32)
-            sums = steps.astype(np.float64)[:, None] * share + inner.astype(np.float64)
-            ends = (_rounded(np.nextafter(sums, far).astype(np.float32), low - zs, high - zs)
-                    for far in (-np.inf, np.inf))  # fmt: skip
-            if all(end is not None and np.array_equal(end, wanted) for end in ends):
+            own, inner = steps.astype(np.float64) * share, beside.astype(np.float64) * share_beside + rest
+            last_bit = float(min(np.spacing(np.abs(share)), np.spacing(np.abs(share_beside))))
+            if not np.abs(own).max() + np.abs(inner).max() < last_bit * 2.0**53:
+                continue
+            found = np.add.outer(own, inner.astype(np.float32).astype(np.float64)).astype(np.float32)
+            if np.array_equal(_rounded(found, low - zs, high - zs), wanted):
                 return share, share_beside, rest
     return None
 
@@ -118,9 +119,7 @@ def _near(number: float) -> Iterator[np.float32]:
     yield from (np.nextafter(nearest, np.float32(far)) for far in (np.inf, -np.inf))
 
 
-def _rounded(values: NDArray[np.float32], least: int, most: int) -> NDArray[np.float32] | None:
-    """Values within bounds, as whole numbers; None if one is no number."""
-    if not np.isfinite(values).all():
-        return None
-    found: NDArray[np.float32] = np.rint(np.clip(values, np.float32(least), np.float32(most)))
-    return found
+def _rounded(values: NDArray[np.float32], least: int, most: int) -> NDArray[np.float32]:
+    """Values within bounds, as whole numbers; they take the place of those given."""
+    np.clip(values, np.float32(least), np.float32(most), out=values)
+    return np.rint(values, out=values)
