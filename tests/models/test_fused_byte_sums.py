@@ -42,6 +42,8 @@ def block(dtype: Any = np.uint8, zero: int = 0, *, between: Sequence[str] = (), 
         *(node(op, [chain[at]], [chain[at + 1]]) for at, op in enumerate(between)),
         node("QuantizeLinear", [chain[-1], "u", "zs"], ["y"]),
     ]  # fmt: skip
+    if "again" in shown:
+        nodes.append(node("QuantizeLinear", ["x", "u", "zy"], ["again"]))
     given = [info("q", extents, KINDS[dtype])]
     if right is not None:
         given.append(info("p", [1, right, 9, 10], KINDS[dtype]))
@@ -82,15 +84,16 @@ def test_one_step_and_the_same_bytes(dtype: Any, zero: int, turned: bool) -> Non
     np.testing.assert_array_equal(y, summed(b, q, zero), strict=True)
 
 
-def test_a_relu_is_the_end_of_the_type() -> None:
-    """Where zero is the least byte; elsewhere the sum stays a pass of its own."""
-    q = bytes_of(np.uint8)
-    for zero, fused in ((0, True), (40, False)):
-        model = block(np.uint8, zero, between=["Relu"])
-        assert is_one_step(model) == fused
-        (b,) = session(block(np.uint8, zero, between=["Relu"], shown=["b"])).run(["b"], {"q": q})
-        (y,) = session(model).run(None, {"q": q})
-        np.testing.assert_array_equal(y, summed(b, q, zero, clipped=True), strict=True)
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+@pytest.mark.parametrize("zero", [0, 40, 255])
+def test_a_relu_is_the_end_of_the_type_or_clips_bytes(dtype: Any, zero: int) -> None:
+    q = bytes_of(dtype)
+    model = block(dtype, zero, between=["Relu"])
+    assert is_one_step(model)
+    assert ("Relu" in [ops for _, ops in steps_of(session(model))]) == (zero > 0)  # a step of its own, on bytes
+    (b,) = session(block(dtype, zero, between=["Relu"], shown=["b"])).run(["b"], {"q": q})
+    (y,) = session(model).run(None, {"q": q})
+    np.testing.assert_array_equal(y, summed(b, q, zero, clipped=True), strict=True)
 
 
 @pytest.mark.parametrize("given", [
@@ -118,3 +121,16 @@ def test_another_input_is_the_residual() -> None:
     (b,) = session(block(beside="other", right=16, m=16, shown=["b"])).run(["b"], {"q": q, "p": p})
     (y,) = session(model).run(None, {"q": q, "p": p})
     np.testing.assert_array_equal(y, summed(b, p, 0), strict=True)
+
+
+@pytest.mark.parametrize("extents", [(1, 8, 9, 10), (1, 8, None, 10), (1, None, None, None)])
+def test_real_numbers_of_the_residual_that_others_read_too(extents: Sequence[Any]) -> None:
+    """Where extents are not known before a run the sum is computed by itself, from bytes."""
+    q, shown = bytes_of(np.uint8), ["again"]
+    model = block(extents=extents, shown=shown)
+    assert is_one_step(model) == (None not in extents)
+    y, again = session(model).run(None, {"q": q})
+    (b,) = session(block(extents=extents, shown=[*shown, "b"])).run(["b"], {"q": q})
+    np.testing.assert_array_equal(y, summed(b, q, 0), strict=True)
+    steps = np.rint((q.astype(F32) - F32(90)) * F32(SCALES["s"]) / F32(SCALES["u"])) + 120
+    np.testing.assert_array_equal(again, np.clip(steps, 0, 255).astype(np.uint8), strict=True)

@@ -107,7 +107,7 @@ def test_arrays_lie_across(shape: tuple[int, ...], level: str | None) -> None:
 
 
 def residual_model(blocks: int) -> Any:
-    """Blocks of a quantised convolution whose result is added to what it read."""
+    """Blocks of a quantised convolution whose result, by another scale than its own, is added to what it read."""
     rng = np.random.default_rng(3)
     held: dict[str, np.ndarray] = {"z": np.array(7, np.uint8), "n": np.array(0, np.int8)}
     nodes = [node("QuantizeLinear", ["x", "s0", "z"], ["q0"])]
@@ -119,7 +119,7 @@ def residual_model(blocks: int) -> Any:
             node("DequantizeLinear", [f"w{at}", f"v{at}", "n"], [f"f{at}"]),
             node("Conv", [f"x{at}", f"f{at}"], [f"c{at}"], pads=[1, 1, 1, 1]),
             node("QuantizeLinear", [f"c{at}", f"t{at}", "z"], [f"b{at}"]),
-            node("DequantizeLinear", [f"b{at}", f"t{at}", "z"], [f"r{at}"]),
+            node("DequantizeLinear", [f"b{at}", f"s{at}", "z"], [f"r{at}"]),
             node("Add", [f"r{at}", f"x{at}"], [f"a{at}"]),
             node("Relu", [f"a{at}"], [f"p{at}"]),
             node("QuantizeLinear", [f"p{at}", f"s{at + 1}", "z"], [f"q{at + 1}"]),

@@ -11,7 +11,7 @@ import numpy as np
 
 from polyconv.conformance.graphs import Drawing, Unfit
 
-__all__ = ["multiplied_bytes", "of_integers", "quantised", "rounded"]
+__all__ = ["multiplied_bytes", "of_integers", "quantised", "rounded", "summed_bytes"]
 
 
 def _is_planar(shape: tuple[int, ...]) -> bool:
@@ -60,6 +60,21 @@ def quantised(d: Drawing) -> str:
         return y
     q, of_y = _through_bytes(d, y, kind)
     return d.one("DequantizeLinear", q, *of_y)
+
+
+def summed_bytes(d: Drawing) -> str:
+    """A residual block of a quantised network: a convolution's result and what it read are added, and quantised."""
+    x = d.operand(_is_planar)
+    kind = d.pick((np.uint8, np.int8))
+    (q, of_x), c = _through_bytes(d, x, kind), d.shape(x)[1]
+    w, of_w = d.rng.integers(-127, 128, (c, c, 3, 3)), (d.constant(np.float32(1 / (127 * (9 * c) ** 0.5))),)
+    read = d.one("DequantizeLinear", q, *of_x)
+    y = d.one("Conv", read, d.one("DequantizeLinear", d.constant(w, np.int8), *of_w), pads=[1, 1, 1, 1])
+    q, of_y = _through_bytes(d, y, kind)
+    terms = [d.one("DequantizeLinear", q, *of_y), read]
+    total = d.one("Add", *(terms if d.chance(0.5) else terms[::-1]))
+    q, of_sum = _through_bytes(d, d.one("Relu", total) if d.chance(0.5) else total, kind)
+    return d.one("DequantizeLinear", q, *of_sum)
 
 
 def rounded(d: Drawing) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from polyconv.conformance.graph_bytes import multiplied_bytes, of_integers, quantised, rounded
+from polyconv.conformance.graph_bytes import multiplied_bytes, of_integers, quantised, rounded, summed_bytes
 from polyconv.conformance.graphs import Drawing, Unfit
 
 __all__ = ["STEPS"]
@@ -395,6 +395,6 @@ STEPS: tuple[tuple[Step, float], ...] = (
     (arithmetic, 4), (pooling, 2.5), (squeeze_excite, 1), (concat, 2), (split, 1), (sliced, 1), (shuffle, 1),
     (reshaped, 1.5), (product, 1.3), (wide_product, 0.3), (softmax, 0.7), (reduced, 1), (layer_normalisation, 0.8),
     (same, 1), (resized, 0.8), (depth_and_space, 0.7), (quantised, 1.3), (of_integers, 0.7),
-    (rounded, 1.5), (multiplied_bytes, 0.7),
+    (rounded, 1.5), (multiplied_bytes, 0.7), (summed_bytes, 0.7),
 )  # fmt: skip
 """The steps, and how often each is tried beside the others."""

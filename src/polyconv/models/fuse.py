@@ -135,7 +135,7 @@ def _with_byte_sum(node: Node, found: ByteSum) -> tuple[Node, Epilogue]:
     """The one node that stands for a quantised convolution and the sum behind it."""
     own = [*node.inputs, *[""] * (len(row_of(node).inputs) - len(node.inputs))]
     whole = replace(node, inputs=(*own, *found.inputs), outputs=found.absorbed[-1].outputs)
-    unproven = Unproven(node, Epilogue(), found.absorbed)
+    unproven = Unproven(node, Epilogue(), found.instead)
     return whole, Epilogue(ROLES, None, (node, *found.absorbed), unproven)
 
 

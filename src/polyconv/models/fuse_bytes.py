@@ -1,13 +1,14 @@
 """Sums of quantised values behind a quantised convolution: found, and folded into it.
 
-``QLinearConv -> DequantizeLinear -> Add(., DequantizeLinear(r)) -> [Relu] -> QuantizeLinear`` becomes one node that
-reads the bytes r and makes those of the sum, with the same bits: ``Quantisation`` says how.  The one idea: what is done
-to two bytes and makes a byte needs no memory for real numbers between.  It runs nothing.
+``QLinearConv -> DequantizeLinear -> Add(., DequantizeLinear(r)) -> QuantizeLinear`` becomes one node that reads the
+bytes r and makes those of the sum, with the same bits: ``Quantisation`` says how.  The one idea: what is done to two
+bytes and makes a byte needs no memory for real numbers between.  It runs nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -31,10 +32,13 @@ class ByteSum:
         In running order; the last one makes the bytes of the sum.
     inputs : tuple of str
         Names of ``ROLES``; empty for a zero point that is not given.
+    instead : tuple of Node
+        What does the same behind the convolution by itself, from its bytes and those of the residual alone.
     """
 
     absorbed: tuple[Node, ...]
     inputs: tuple[str, ...]
+    instead: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,12 @@ class _Around:
         found = self.readers.get(name, [])
         is_alone = len(found) == 1 and name not in self.kept and found[0].inputs.count(name) == 1
         return found[0] if is_alone and len(found[0].outputs) == 1 else None
+
+    def fresh(self, name: str) -> str:
+        """A name that no value has, near the given one."""
+        while name in self.constants or name in self.makers or name in self.readers:
+            name += "'"
+        return name
 
     def steps(self, node: Node | None, op: str) -> tuple[float, int, str] | None:
         """Scale, zero point and type of a node that quantises, or turns back; None unless they are constant."""
@@ -99,19 +109,19 @@ def byte_sum(conv: Node, readers: Mapping[str, list[Node]], makers: Mapping[str,
     theirs = around.steps(beside, "DequantizeLinear")
     if beside is None or theirs is None or theirs[2] != ours[2] or beside.inputs[0] in constants:
         return None
-    between, last = [add], around.only_reader(add.outputs[0])
-    if last is not None and last.op == "Relu" and not last.domain:
-        between.append(last)
-        last = around.only_reader(last.outputs[0])
+    last = around.only_reader(add.outputs[0])
     of_sum = around.steps(last, "QuantizeLinear")
     if last is None or of_sum is None or of_sum[2] != ours[2]:
         return None
-    if len(between) > 1 and of_sum[1] != np.iinfo(of_sum[2]).min:  # else the type's end does what Relu does
-        return None
-    alone = [beside] if around.only_reader(other) is add else []
     zero = _input(beside, 2), _input(last, 2)
     inputs = beside.inputs[1], zero[0], last.inputs[1], zero[1], beside.inputs[0]
-    return ByteSum((real, *alone, *between, last), inputs)
+    if around.only_reader(other) is add:
+        absorbed = real, beside, add, last
+        return ByteSum(absorbed, inputs, absorbed)
+    own = around.fresh(f"{other} beside {conv.outputs[0]}")  # what others read may be made where nobody here sees it
+    reads = tuple(own if name == other else name for name in add.inputs)
+    instead = real, replace(beside, outputs=(own,)), replace(add, inputs=reads), last
+    return ByteSum((real, add, last), inputs, instead)
 
 
 def _input(node: Node, position: int) -> str:

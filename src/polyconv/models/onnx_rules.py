@@ -22,6 +22,7 @@ from polyconv.models.onnx_bounds import clipped
 from polyconv.models.onnx_channels import biased, channels_first, scaled_lines
 from polyconv.models.onnx_dynamic import constant_zero, product_of_bytes, spanning
 from polyconv.models.onnx_integers import (
+    clipped_sum,
     integer_convolution,
     integer_product,
     integer_sums,
@@ -335,6 +336,7 @@ RULES = (
     _rule(turned, "Gemm", is_exact=True),
     _rule(integer_product, "Gemm", "MatMul"),
     _rule(integer_convolution, "Conv", "NhwcConv", domains=("", ort.CONTRIB)),
+    _rule(clipped_sum, "Relu", is_exact=True),
     _rule(quantised_before, "QuantizeLinear", is_exact=True),
     _rule(on_real_numbers, *ON_REAL_NUMBERS, domains=(ort.CONTRIB,)),
     _rule(real_rows, "QLinearMatMul"),
