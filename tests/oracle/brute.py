@@ -36,7 +36,7 @@ def brute(p: Problem, made: Operands) -> Any:
         total = sum(terms[p.op](p, made, x, b, m, tuple(o)), 0)
         if made.bias is not None:
             total += number(made.bias[m])
-        if residual is not None:
+        if residual is not None and not (p.quantisation is not None and p.quantisation.adds):
             total += number(residual[place])
         y[place] = total
     return np.moveaxis(y, 1, -1) if flip else y

@@ -7,7 +7,7 @@ import pytest
 from brute import ACTIVATIONS, brute, wrapped
 
 from polyconv.conformance import corpus
-from polyconv.conformance.operands import operands
+from polyconv.conformance.operands import Operands, operands
 from polyconv.problem.epilogue import ACTIVATIONS as ROWS
 from polyconv.problem.epilogue import Activation
 from polyconv.problem.oracle import oracle
@@ -46,15 +46,18 @@ def test_oracle_equals_the_loops(operator: str) -> None:
             right = np.array([activated(p, float(v)) for v in values.ravel()]).reshape(values.shape)
             np.testing.assert_allclose(got, right, rtol=1e-12, atol=1e-12, err_msg=str(p))
         elif p.quantisation is not None and p.quantisation.rescales:
-            assert got.ravel().tolist() == requantised(p, made.quantities, values), p
+            assert got.ravel().tolist() == requantised(p, made, values), p
         else:
             got = oracle(p, made.x, made.w, made.bias, made.residual, **made.keywords())
             assert got.ravel().tolist() == [integer_result(p, int(v)) for v in values.ravel()], p
 
 
-def requantised(p: Problem, q: dict[str, np.ndarray], values: np.ndarray) -> list[int]:
-    """Round half to even of accumulator times f32 multiplier, then the zero point, then saturation."""
-    channel_axis = -1 if p.layout == "NHWC" else 1
+def requantised(p: Problem, made: Operands, values: np.ndarray) -> list[int]:
+    """Round half to even of accumulator times f32 multiplier, then the zero point, then saturation.
+
+    A residual with a scale of its own is added to what that stands for, and the sum rounded in the same way.
+    """
+    q, channel_axis = made.quantities, -1 if p.layout == "NHWC" else 1
     moved = np.moveaxis(values, channel_axis, 1)
     result = np.zeros(moved.shape, np.int64)
     lo, hi = p.y_dtype.limits
@@ -63,6 +66,11 @@ def requantised(p: Problem, q: dict[str, np.ndarray], values: np.ndarray) -> lis
         multiplier = np.float32(np.float32(q["sx"] * np.float32(sw)) / q["sy"])
         scaled = float(np.float32(wrapped(int(moved[place]), 32, signed=True)) * multiplier)
         result[place] = min(max(round(scaled) + int(q["zy"]), lo), hi)  # Python's round: half to even
+        if p.quantisation is not None and p.quantisation.adds:
+            assert made.residual is not None
+            beside = int(np.moveaxis(made.residual, channel_axis, 1)[place]) - int(q.get("zr", 0))
+            total = np.float32(result[place] - int(q["zy"])) * q["sy"] + np.float32(beside) * q["sr"]
+            result[place] = min(max(round(float(np.float32(total) / q["ss"])) + int(q.get("zs", 0)), lo), hi)
     return np.moveaxis(result, 1, channel_axis).ravel().tolist()
 
 
