@@ -69,10 +69,11 @@ Found = dict[str, tuple[str, set[str]]]
 
 def generated(*, part: bool) -> Found:
     """Every kernel by name: its target, whether it checks bounds, and its label.  All CPUs write texts."""
-    jobs = [(target, kind) for kind in ("drawn", "checked", "all")[: 2 if part else 3] for target in TARGETS]
+    # the longest begin first
+    jobs = [(target, kind) for kind in ("all", "checked", "drawn")[1 if part else 0 :] for target in TARGETS]
     found: Found = {}
     with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
-        for some in pool.map(_written, *zip(*reversed(jobs), strict=True)):  # the longest begin first
+        for some in pool.map(_written, *zip(*jobs, strict=True)):
             for name, (digest, algorithms) in some.items():
                 known = found.setdefault(name, (digest, set()))
                 assert known[0] == digest, f"two kernels are called '{name}'"

@@ -212,9 +212,8 @@ def _calls(made_by: Plan) -> list[tuple[prepared.Layer, Arrays]]:
         return np.zeros([int(e or 0) for e in shape], dtype.numpy)
 
     quantities = {
-        name: np.full(p.m if form == "c" else (), _USUAL.get(name, 1),
-                      getattr(p, f"{of}_dtype").numpy if of else np.float32)
-        for name, of in QUANTITIES.items() if isinstance(form := getattr(p.quantisation, name, None), str)
+        name: np.full(p.m if form == "c" else (), _USUAL.get(name, 1), p.quantity_dtype(name).numpy)
+        for name in QUANTITIES if isinstance(form := getattr(p.quantisation, name, None), str)
     }  # fmt: skip
     layer = Prepared(made_by, blank(p.w_shape, p.w_dtype), blank((p.m,), p.y_dtype) if p.bias else None, quantities,
                      own=False)  # fmt: skip
@@ -291,7 +290,7 @@ def _checked_quantities(p: Problem, given: Mapping[str, ArrayLike]) -> dict[str,
             raise ArgumentError(f"{name} has shape {array.shape}, the plan's problem '{p}' needs {needed}")
         operand = QUANTITIES[name]
         if operand is not None:
-            low, high = getattr(p, f"{operand}_dtype").limits
+            low, high = p.quantity_dtype(name).limits
             if array.dtype.kind not in "iu" or array.min() < low or array.max() > high:
                 raise ArgumentError(f"{name}={array} must be whole numbers from {low} to {high}, the type of {operand}")
         elif array.dtype.kind not in "iuf":

@@ -227,21 +227,20 @@ class Weights:
     def constants(self, p: Problem, kind: Any) -> Array:
         """Parameters of the activation, or of rounding to the result's type, in slots of 8 bytes."""
         q = p.quantisation
-        if p.activation is None and (q is None or not q.rescales):
-            return zeros()
         if q is not None and q.rescales:
             if self._rescaling is None:
                 self._rescaling = rescaling_constants(p, partial(self._number, q))
             return self._rescaling
+        if p.activation is None:
+            return zeros()
         table = aligned(8, np.int64)
-        if p.activation is not None:
-            for at, value in enumerate(p.activation.parameters):
-                if np.dtype(kind).kind == "f":
-                    with np.errstate(over="ignore"):  # a bound beyond the type is infinite
-                        table[at : at + 1].view(kind)[0] = value
-                else:
-                    info = np.iinfo(np.uint64 if p.y == "u64" else kind)
-                    table[at : at + 1].view(info.dtype)[0] = int(min(max(value, info.min), info.max))
+        for at, value in enumerate(p.activation.parameters):
+            if np.dtype(kind).kind == "f":
+                with np.errstate(over="ignore"):  # a bound beyond the type is infinite
+                    table[at : at + 1].view(kind)[0] = value
+            else:
+                info = np.iinfo(np.uint64 if p.y == "u64" else kind)
+                table[at : at + 1].view(info.dtype)[0] = int(min(max(value, info.min), info.max))
         return table
 
     def _number(self, q: Quantisation, name: str) -> Any:

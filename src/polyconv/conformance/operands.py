@@ -92,7 +92,7 @@ def _quantities(rng: np.random.Generator, p: Problem) -> dict[str, Array]:
     def drawn(name: str, given: float | str | None) -> Array:
         shape = (p.m,) if given == "c" else ()
         if name.startswith("z"):
-            dtype = DTYPES[getattr(p, QUANTITIES[name] or "y")]
+            dtype = p.quantity_dtype(name)
             values = rng.integers(*dtype.limits, shape, dtype=dtype.numpy, endpoint=True)
             if name == "zw" and values.size and values.flat[0] & 1:  # as in most models: weights less it are all of i8
                 return np.full_like(values, 0 if dtype.kind == "i" else (dtype.limits[1] + 1) // 2)

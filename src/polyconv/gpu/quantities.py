@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from polyconv.dtypes import DTYPES, Dtype
+from polyconv.dtypes import Dtype
 from polyconv.errors import ArgumentError, DtypeError
 from polyconv.gpu.geometry import Quantities
 from polyconv.gpu.guests import DeviceArray, device_of, read
@@ -57,9 +57,7 @@ def described(p: Problem) -> Quantities:
 
 def _forms(p: Problem) -> list[tuple[str, float | str, Dtype]]:
     """Name, form and type of the quantities that a problem has."""
-    f32 = DTYPES["f32"]
-    types = {name: f32 if of is None else DTYPES[getattr(p, of)] for name, of in QUANTITIES.items()}
-    found = ((name, getattr(p.quantisation, name, None), dtype) for name, dtype in types.items())
+    found = ((name, getattr(p.quantisation, name, None), p.quantity_dtype(name)) for name in QUANTITIES)
     return [(name, form, dtype) for name, form, dtype in found if form is not None]
 
 

@@ -41,9 +41,8 @@ class PixelWalk(Signature):
     """Some ``blocks`` of output channels of the first ``pixels`` of a tile, with the ``words`` that a pixel has.
 
     Weights, biases and scales are those of the first channel, whose results begin at ``y``; residuals lie as results
-    do.  Word by word ``offsets``
-    lead from the tile's place in the panel to what its pixels meet; entry by entry to where it lies in the source, if
-    words are woven, which go to the ``patch`` or come from there.
+    do.  Word by word ``offsets`` lead from the tile's place in the panel to what its pixels meet; entry by entry to
+    where it lies in the source, if words are woven, which go to the ``patch`` or come from there.
     """
 
     words: Int
@@ -196,12 +195,12 @@ def _unpacked(k: Module, a: Value, b: Value) -> list[Value]:
 
 def stored_together(spec: DotPixels, kind: Type) -> int:
     """Vectors of sums whose results are stored at once: several, if narrow, and the CPU can close their gaps."""
-    if is_packed(kind, spec.target, spec.epilogue, beside=reads_beside(spec)):
+    if is_packed(kind, spec.target, spec.epilogue, beside=_reads_beside(spec)):
         return PACKED if spec.vbmi2 or not spec.gaps else 1
     return 2 if rounds_pairs(kind, spec.target, spec.epilogue) and (spec.vbmi2 or not spec.gaps) else 1
 
 
-def reads_beside(spec: DotPixels) -> bool:
+def _reads_beside(spec: DotPixels) -> bool:
     """Whether tiles may add residuals: pixels of vectors follow each other as those of results do."""
     return not spec.gaps and not spec.patch and not spec.apart
 

@@ -130,9 +130,10 @@ def finished(
         if epilogue.residual:
             where, memory = residual + p * rp + c * rc, kind.of(LLVM_NAMES[dtype.name])
             other = block.read(memory, where, mask, None if block.target_stride is None else rp)
-            beside = widen(k, other, dtype, "float" if epilogue.adds else kind.element, f16c=block.f16c)
-        if beside is not None and not epilogue.adds:
-            value, beside = value + beside, None
+            if epilogue.adds:
+                beside = widen(k, other, dtype, "float", f16c=block.f16c)
+            else:
+                value = value + widen(k, other, dtype, kind.element, f16c=block.f16c)
         if epilogue.rescale:
             factor = per_channel(scale, kind.of("float"), c, mask)
             value = rescaled(k, value, factor, constant, beside, epilogue.adds)

@@ -118,7 +118,7 @@ def compile_graph(
     wanted = sorted(same.intersection({name for node in readers for name in node.reads}.union(graph.results)))
     folded = fold(graph, steady, wanted, {**constants, **(made or {})}, views, host, _threads(options))
     known = {**constants, **folded}
-    fused = fuse(moving, graph.results, known, is_spelled_out=options.rewrites == "all")
+    fused = fuse(moving, graph.results, known, graph.stated, is_spelled_out=options.rewrites == "all")
     values = {value.name: value for value in graph.inputs} | dict(graph.stated)
     held = {**known, **fused.constants}
     here = frozenset[str]() if options.device is None else kept_here(fused.nodes, graph.inputs, held)

@@ -24,7 +24,7 @@ from polyconv.dataclass import dataclass
 from polyconv.dtypes import DTYPES, of_array
 from polyconv.errors import DtypeError, Error
 from polyconv.models.fuse_bytes import ROLES, ByteSum, byte_sum
-from polyconv.models.graph import Array, Node, along, consumers
+from polyconv.models.graph import Array, Node, Value, along, consumers
 from polyconv.models.operators import (
     OPENVINO,
     Epilogue,
@@ -34,6 +34,7 @@ from polyconv.models.operators import (
     make,
     row_of,
 )
+from polyconv.models.rewriting import View
 from polyconv.models.spelled import spelled_out
 from polyconv.problem.epilogue import Activation
 
@@ -81,6 +82,7 @@ def fuse(
     nodes: Sequence[Node],
     results: Collection[str],
     constants: Mapping[str, Array],
+    stated: Mapping[str, Value],
     *,
     is_spelled_out: bool = True,
 ) -> Fused:
@@ -94,6 +96,8 @@ def fuse(
         Values that must stay.
     constants : mapping
         Values that are known.
+    stated : mapping
+        Types of others, as far as they are.
     is_spelled_out : bool
         Whether activations in several nodes become one, which rounds less often.
 
@@ -108,9 +112,10 @@ def fuse(
     swaps: dict[Node, tuple[Node, Epilogue]] = {}  # the last node absorbed -> what takes its place
     gone: set[Node] = set()
     makers = {name: node for node in nodes for name in node.writes}
+    view = View(constants, makers, readers, kept, stated, {})
     for node in nodes:
         if node.op == "QLinearConv" and has_row(node):
-            found = byte_sum(node, readers, makers, kept, constants)
+            found = byte_sum(node, view)
             if found is not None and gone.isdisjoint(found.absorbed):
                 swaps[found.absorbed[-1]] = _with_byte_sum(node, found)
                 gone.update((node, *found.absorbed))

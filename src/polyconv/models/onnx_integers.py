@@ -17,7 +17,7 @@ from polyconv.dialects import ort
 from polyconv.models.graph import Array, Node
 from polyconv.models.onnx_bounds import CLIPPING, bounds_of
 from polyconv.models.onnx_products import one_axis
-from polyconv.models.onnx_quantities import BYTES, Quantity, of_channels, quantity, tensor_wide
+from polyconv.models.onnx_quantities import BYTES, Quantity, convolved, of_channels, quantity, tensor_wide
 from polyconv.models.rewriting import Change, View
 
 __all__ = ["clipped_sum", "integer_convolution", "integer_product", "integer_sums", "integer_weights", "real_constant",
@@ -155,7 +155,7 @@ def clipped_sum(relu: Node, view: View) -> Change | None:
     if add is None or add.op != "Add" or add.domain or y is None or view.only_reader(add.outputs[0]) is not relu:
         return None
     terms = [tensor_wide(quantity(view.makers.get(name), view, _REAL)) for name in add.inputs]
-    if None in terms or not any(term is not None and _is_convolved(term, view) for term in terms):
+    if None in terms or not any(term is not None and convolved(term, view) for term in terms):
         return None
     made = replace(y.node, inputs=(add.outputs[0], *y.node.inputs[1:]), origin=None, stands_for=y.node.of_file)
     if y.zero.reshape(-1)[0] == np.iinfo(y.zero.dtype).min:
@@ -166,15 +166,6 @@ def clipped_sum(relu: Node, view: View) -> Change | None:
     inner, least = view.fresh(f"unclipped {y.integers}"), view.fresh(f"least of {y.integers}")
     clip = Node(relu.name, "Clip", "", view.opsets[""], (inner, least), y.node.outputs, stands_for=relu.of_file)
     return Change((relu, y.node), (replace(made, outputs=(inner,)), clip), {least: y.zero.reshape(())})
-
-
-def _is_convolved(term: Quantity, view: View) -> bool:
-    """Whether a quantised convolution makes the integers, by the same scale, and for nobody else."""
-    conv = view.makers.get(term.integers)
-    if conv is None or conv.op != "QLinearConv" or view.only_reader(term.integers) is not term.node:
-        return False
-    own = view.constant(conv, 6), view.constant(conv, 7)
-    return all(a is not None and a.size == 1 and a == b for a, b in zip(own, (term.scale, term.zero), strict=True))
 
 
 def _real_bias(conv: Node, view: View, outputs: int) -> Array | None:

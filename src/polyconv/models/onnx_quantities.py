@@ -16,7 +16,7 @@ from polyconv.models.elements import BY_TYPE
 from polyconv.models.graph import Array, Node
 from polyconv.models.rewriting import View
 
-__all__ = ["BYTES", "Quantity", "are_equal", "of_channels", "quantity", "tensor_wide"]
+__all__ = ["BYTES", "Quantity", "are_equal", "convolved", "of_channels", "quantity", "tensor_wide"]
 
 BYTES = (np.dtype(np.int8), np.dtype(np.uint8))
 
@@ -76,6 +76,16 @@ def of_channels(found: Quantity | None, rank: int) -> Quantity | None:
     if (zero != zero[0]).any() or (scale.size > 1 and found.node.attributes.get("axis", 1) not in (1, 1 - rank)):
         return None
     return replace(found, scale=scale if scale.size > 1 else scale.reshape(()), zero=zero[:1].reshape(()))
+
+
+def convolved(found: Quantity, view: View) -> Node | None:
+    """The QLinearConv that makes the integers, by the same scale and zero point and for nobody else, if one does."""
+    conv = view.makers.get(found.integers)
+    if conv is None or conv.op != "QLinearConv" or view.only_reader(found.integers) is not found.node:
+        return None
+    scale, zero = view.constant(conv, 6), view.constant(conv, 7)
+    own = None if scale is None or zero is None else tensor_wide(Quantity(conv, found.integers, scale, zero))
+    return conv if own is not None and are_equal(own, found) else None
 
 
 def are_equal(a: Quantity, b: Quantity) -> bool:

@@ -190,9 +190,8 @@ def _extended(row: Row, epilogue: Epilogue) -> Row:
 
     types = {each.role: each.type for each in row.inputs}
 
-    def added(role: str) -> Input:
-        if QUANTITIES.get(role, "") is None:
-            return Input(role, role, types["sy"], optional=True)
-        return Input(role, role, types.get("zy", types["x"]), optional=True)
-
-    return replace(row, lower=lower, inputs=(*row.inputs, *map(added, epilogue.roles)))
+    added = (
+        Input(role, role, types.get("sy" if role in ("sr", "ss") else "zy", types["x"]), optional=True)
+        for role in epilogue.roles
+    )  # others are of the result's type
+    return replace(row, lower=lower, inputs=(*row.inputs, *added))

@@ -97,9 +97,8 @@ def _summed(p: Problem, q: Quantisation, quantities: Mapping[str, Any], y: Array
     sy, sr, ss = (np.float32(given(name)) for name in ("sy", "sr", "ss"))
     beside = (residual.astype(np.int64) - int(given("zr"))).astype(np.float32) * sr
     steps = ((y.astype(np.float32) * sy + beside) / ss).astype(np.float64)
-    lo, hi = p.y_dtype.limits
     steps = np.clip(np.nan_to_num(steps, nan=-np.inf), -(2.0**40), 2.0**40)
-    whole: Array = np.clip(np.rint(steps) + int(given("zs")), lo, hi)
+    whole: Array = np.clip(np.rint(steps) + int(given("zs")), *p.y_dtype.limits)
     return whole
 
 

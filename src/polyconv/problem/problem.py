@@ -17,7 +17,7 @@ from polyconv.problem import validity
 from polyconv.problem.epilogue import Activation
 from polyconv.problem.extents import Extent, effective_kernel, output_extent
 from polyconv.problem.hashed import Hashed
-from polyconv.problem.quantisation import Quantisation
+from polyconv.problem.quantisation import QUANTITIES, Quantisation
 
 __all__ = ["Problem"]
 
@@ -168,6 +168,11 @@ class Problem(_Found):
     def y_dtype(self) -> Dtype:
         """Row of the result's element type."""
         return DTYPES[self.y]
+
+    def quantity_dtype(self, name: str) -> Dtype:
+        """Row of the element type of a zero point or a scale, by its name in ``QUANTITIES``."""
+        of = QUANTITIES[name]
+        return DTYPES["f32" if of is None else getattr(self, of)]
 
     @property
     def is_known(self) -> bool:

@@ -62,7 +62,7 @@ def forms(s: Situation) -> Forms:
     if window_outputs(s):
         return "needs weights that less their zero points are numbers of i8"
     ways = [woven for woven in (False, True) if woven or not has_half_word(kind, p.c // p.groups)]
-    ways = [False] if p.residual and False in ways else ways
+    ways = ways[:1] if p.residual else ways  # which is of bytes, whose words are whole; patches add none
     one = of_one_image(s)  # neither batch nor threads may change the order of sums
 
     def price(woven: bool) -> float:

@@ -146,8 +146,9 @@ class PixelsForm(RowsForm):
 
     def takes(self, x: Operand, y: Operand, residual: Operand | None) -> bool:
         """Whether residuals, if there are any, lie as results do, pixel by pixel."""
-        alike = residual is None or (residual.n, residual.c, residual.spatial) == (y.n, y.c, y.spatial)
-        return alike and (residual is None or y.spatial[-1] == y.itemsize)
+        if residual is None:
+            return True
+        return y.spatial[-1] == y.itemsize and (residual.n, residual.c, residual.spatial) == (y.n, y.c, y.spatial)
 
     def cost(self) -> dict[str, float]:
         """Cycles: the products, what follows sums, and weaving words."""

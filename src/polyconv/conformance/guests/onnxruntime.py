@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from polyconv.conformance.operands import Operands
-from polyconv.dtypes import DTYPES
 from polyconv.problem.extents import effective_kernel
 from polyconv.problem.problem import Problem
 from polyconv.problem.quantisation import QUANTITIES
@@ -139,7 +138,7 @@ def quantities(p: Problem, made: Operands) -> dict[str, Array]:
     """Zero points and scales by name, those that the problem states among them."""
     stated = {name: getattr(p.quantisation, name) for name in QUANTITIES}
     found = {
-        name: np.asarray(value, np.float32 if (of := QUANTITIES[name]) is None else DTYPES[getattr(p, of)].numpy)
+        name: np.asarray(value, p.quantity_dtype(name).numpy)
         for name, value in stated.items() if value is not None and not isinstance(value, str)
     }  # fmt: skip
     return found | {name: np.asarray(a) for name, a in made.quantities.items()}

@@ -129,18 +129,16 @@ class Finish:
 
     def _summed(self, result: Value, beside: Value) -> Value:
         """A scaled result and a residual added as what they stand for, each operation rounded to f32, and scaled."""
-        q = self.g.quantities
-        own = self._steps(result, "zy" if q.zy else "") * self._scale("sy")
-        other = self._steps(beside, "zr" if q.zr else "") * self._scale("sr")
+        own, other = self._steps(result, "zy") * self._scale("sy"), self._steps(beside, "zr") * self._scale("sr")
         return self._stepped((own + other) / self._scale("ss"), "zs")
 
     def _scale(self, name: str, channel: Value | None = None) -> Value:
         return quantity(self.k, self.g.quantities, name, DTYPES["f32"], F32, channel)
 
     def _steps(self, value: Value, zero: str) -> Value:
-        """A byte of a result less its zero point, as a float."""
+        """A byte less its zero point, if it has one, as a float."""
         whole = self._wide(value, I32)
-        if zero:
+        if getattr(self.g.quantities, zero):
             whole = whole - quantity(self.k, self.g.quantities, zero, self.y, I32)
         return self.k.cast("sitofp", whole, F32)
 
