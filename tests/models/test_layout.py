@@ -265,6 +265,20 @@ JOINED = {
         _conv("x", "a"), _conv("a", "c", "u"), _node("Concat", "a c", "j", axis=1),
         _node("Transpose", "c", "t", perm=[0, 1, 3, 2]), _conv("j", "y", "u12"), _conv("t", "z", "u"),
     ], {"j"}),
+    "enlarged": ([
+        _conv("x", "a"), _node("AveragePool", "a", "p", kernel_shape=[2, 2]),
+        helper.make_node("Resize", ["p", "", "grown"], ["r"], mode="linear"), _node("Concat", "a r", "j", axis=1),
+        _conv("j", "y", "u12"),
+    ], {"j"}),
+    "enlarged along one axis": ([
+        _conv("x", "a"), _node("AveragePool", "a", "p", kernel_shape=[2, 1]),
+        helper.make_node("Resize", ["p", "", "higher"], ["r"]), _node("Concat", "a r", "j", axis=1),
+        _conv("j", "y", "u12"),
+    ], {"j"}),
+    "padded": ([
+        _conv("x", "a"), _node("AveragePool", "a", "p", kernel_shape=[2, 2]), _node("Pad", "p around", "r"),
+        _node("Concat", "r a", "j", axis=1), _conv("j", "y", "u12"),
+    ], {"j"}),
 }  # fmt: skip
 """Nodes with joins of channels, and those of which nothing is copied where channels are last."""
 
@@ -276,6 +290,8 @@ def test_channels_are_joined_in_place(name: str, images: int) -> None:
     weights = {"w": random(6, 6, 3, 3, seed=1), "u": random(6, 6, 3, 3, seed=2)}
     weights |= {f"u{c}": random(3 if c == 3 else 6, c, 3, 3, seed=c) for c in (3, 9, 12, 18)}
     weights |= {"from": _numbers(-1, -1), "to": _numbers(-99, -99), "axes": _numbers(0, 2), "back": _numbers(-1, -1)}
+    weights |= {"grown": np.array([1, 1, 1.17, 1.13], np.float32), "higher": np.array([1, 1, 1.17, 1], np.float32)}
+    weights |= {"around": _numbers(0, 0, 1, 0, 0, 0, 0, 1)}
     made = {n for node in nodes for n in node.output}
     read = {n for node in nodes for n in node.input}
     model = onnx_model(nodes, [info("x", (images, *SHAPE[1:]))], [n for n in ("y", "z") if n in made],

@@ -20,6 +20,7 @@ from polyconv.models.asking import WIDENING, Facts, tell_types, who_runs
 from polyconv.models.clusters import alike, clustered
 from polyconv.models.controlled import holds_graphs
 from polyconv.models.convolution import convolution
+from polyconv.models.finished import finished
 from polyconv.models.fold import Views, fold
 from polyconv.models.fuse import TAKES_CONSTANTS, fuse
 from polyconv.models.gpu_replay import GpuReplays
@@ -27,7 +28,18 @@ from polyconv.models.graph import Array, Graph, Node, Value, cut, fixed, live
 from polyconv.models.kept import KeptPlans
 from polyconv.models.layout import Layout, joining
 from polyconv.models.limits import shorten
-from polyconv.models.native import ONNX, Here, Maker, Translation, foretold, fused_segment, own_segment, pass_of
+from polyconv.models.native import (
+    ONNX,
+    Here,
+    Maker,
+    Translation,
+    finish_for,
+    foretold,
+    fused_segment,
+    own_segment,
+    pass_of,
+    with_finish,
+)
 from polyconv.models.on_gpu import There, kept_here, refuse, synchronized, with_copies
 from polyconv.models.operators import Epilogue, Options, is_convolution, row_of
 from polyconv.models.program import Program
@@ -213,6 +225,10 @@ def _make_all(
     groups = clustered(
         steps, set(results), lambda some: _is_one_pass(making, some, fragments), fragments.__contains__
     )
+    groups = finished(
+        groups, set(results), lambda node: node in own and _takes_passes(making, node, own[node]),
+        lambda node, after, stored: finish_for(node, after, stored, fragments, known, constants) is not None,
+    )
     readers: dict[str, list[int]] = {}
     for index, group in enumerate(groups):
         for node in group:
@@ -231,13 +247,22 @@ def _make_all(
             reads, segment = fused_segment(group, fragments, outputs, known, constants, making.maker(group[0]))
             _add(making, Step(_of_file(group), reads, outputs, segment))
         elif group[0] in own:
-            facts.note(foretold(group[0], own[group[0]], known, constants))
-            reads, segment = own_segment(group[0], own[group[0]], known, constants, making.maker(group[0]))
-            _add(making, Step(_of_file(group), reads, group[0].outputs, segment))
-            if (price := joining(group[0], partial(_copied, making, reads))) is not None:
+            node, found = group[0], own[group[0]]
+            if group[1:]:
+                finish = finish_for(node, group[1:], outputs, fragments, known, constants)
+                node, found = with_finish(node, found, finish, outputs)
+            facts.note(foretold(node, found, known, constants))
+            reads, segment = own_segment(node, found, known, constants, making.maker(node))
+            _add(making, Step(_of_file(group), reads, node.outputs, segment))
+            if (price := joining(node, partial(_copied, making, reads))) is not None:
                 making.layout.others.append(price)
         else:
             _make_group(making, group, outputs)
+
+
+def _takes_passes(making: _Making, node: Node, found: Own | View) -> bool:
+    """Whether a node can do element-wise work on its way out."""
+    return isinstance(found, Own) and found.finished is not None and not making.facts.is_there(node)
 
 
 def _numbers_aside(making: _Making, fragments: Mapping[Node, Fragment], node: Node) -> Sequence[str] | None:

@@ -22,7 +22,8 @@ from polyconv.models.graph import STAND_IN, Array, Dims, Node, Value
 from polyconv.models.limits import shorten
 from polyconv.models.segment import Segment
 from polyconv.operators.building import Fragment
-from polyconv.operators.fusing import Fused, Member, planner_of
+from polyconv.operators.finish import Finish
+from polyconv.operators.fusing import Fused, Member, finish_of, planner_of
 from polyconv.operators.images import by_image
 from polyconv.operators.job import Known, Operation, Own, Plan, Planner
 from polyconv.operators.lying import Lies, channels_last, is_channels_last, lies, new_array, packed
@@ -32,8 +33,8 @@ from polyconv.operators.types import TYPES
 from polyconv.operators.views import Look, View
 
 __all__ = [
-    "ONNX", "OPERATORS", "OWN", "Given", "Here", "Maker", "Translation", "broadcast_dims", "foretold", "fused_segment",
-    "like", "named", "native", "own_segment", "pass_of",
+    "ONNX", "OPERATORS", "OWN", "Given", "Here", "Maker", "Translation", "broadcast_dims", "finish_for", "foretold",
+    "fused_segment", "like", "named", "native", "own_segment", "pass_of", "with_finish",
 ]  # fmt: skip
 
 OWN = "polyconv"
@@ -144,6 +145,26 @@ def pass_of(nodes: Sequence[Node], fragments: Mapping[Node, Fragment], results: 
     return inputs, Fused(len(inputs), arrays, tuple(members), tuple(numbers[name] for name in results))
 
 
+def finish_for(node: Node, after: Sequence[Node], stored: Sequence[str], fragments: Mapping[Node, Fragment],
+               known: Lookup, constants: Mapping[str, Array]) -> Finish | None:  # fmt: skip
+    """Nodes that read what a node makes, as what that node does on its way out; None where they need more than that."""
+    made = known(node.outputs[0])
+    if made.dims is None or made.type not in BY_TYPE or not all(each in fragments for each in after):
+        return None
+    inputs, fused = pass_of(after, fragments, stored, constants)
+    return finish_of(fused, BY_TYPE[made.type].numpy, len(made.dims)) if inputs == node.outputs else None
+
+
+def with_finish(node: Node, own: Own | View, finish: Finish | None, stored: Sequence[str]) -> tuple[Node, Own]:
+    """A node that finishes what it makes and stores that, and what runs it."""
+    assert isinstance(own, Own)
+    assert own.finished is not None
+    assert finish is not None
+    dtypes = (TYPES[finish.dtype].numpy.name,)
+    finished = replace(own, planner=own.finished(finish), dtypes=dtypes, finished=None)
+    return replace(node, outputs=tuple(stored)), finished
+
+
 Given = Callable[[Sequence[Any]], list[Any]]
 """Arrays of a run to all inputs of a node, constants too, None where one is left out."""
 
@@ -216,7 +237,7 @@ def own_segment(node: Node, found: Own | View, known: Lookup, constants: Mapping
         dtypes = [np.dtype(name) for name in found.dtypes]
         outputs = _outputs(node.outputs, dtypes, _lies_of(found.planner, [known(name) for name in reads]))
         segment = maker.planned(node.label, outputs, found.planner, found.numbers)
-        return reads, replace(segment, by_image=by_image(_operation(node, known, constants)), gaps=node.op == "Concat")
+        return reads, replace(segment, by_image=by_image(_operation(node, known, constants)), gaps=found.gaps)
     reads = tuple(name for name in node.reads if name not in constants)
     held = [np.asarray(constants[name]) if name in constants else None for name in node.inputs]
     places = [(at, reads.index(name)) for at, name in enumerate(node.inputs) if name in reads]

@@ -25,6 +25,7 @@ from polyconv.operators.along import Along
 from polyconv.operators.building import Fragment
 from polyconv.operators.bytewise import BYTES, look_up, table_of
 from polyconv.operators.expression import Apply, Expression
+from polyconv.operators.finish import Finish
 from polyconv.operators.job import MOST_OPERANDS, Array, Conditions, Plan, Planner, Planning
 from polyconv.operators.lying import Lies, is_channels_last, lies, lies_like, packed
 from polyconv.operators.moving import as_packed, copied
@@ -32,7 +33,7 @@ from polyconv.operators.strided import pass_over
 from polyconv.operators.types import TYPES, dtype_name
 from polyconv.target import Target
 
-__all__ = ["Fused", "Member", "operand_count", "planner_of"]
+__all__ = ["Fused", "Member", "finish_of", "operand_count", "planner_of"]
 
 _WORTH_TURNING = 4096
 """Elements from which two passes are sooner done than one whose vectors are short, or gathered element by element."""
@@ -74,6 +75,26 @@ def operand_count(fused: Fused) -> int:
     """Operands of the one pass."""
     own = sum(len(member.fragment.constants) for member in fused.members)
     return fused.inputs + len(fused.constants) + own + len(fused.results)
+
+
+def finish_of(fused: Fused, dtype: np.dtype[Any], rank: int) -> Finish | None:
+    """A pass over an array of so many axes as what its maker does with each element; None if it needs more than that.
+
+    It may read single numbers beside the array, and store one result.
+    """
+    held = _held(fused)
+    if fused.inputs != 1 or len(fused.results) != 1 or any(a.size != 1 or a.ndim > rank for a in held):
+        return None
+    dtypes = _dtypes(fused, [packed((), dtype)])
+    numbers, expression = _joint(fused, range(len(fused.members)), fused.results, dtypes, 1 + len(fused.constants))
+    arrays = [None if n == 0 else fused.constants[n - 1] for n in numbers] + held[len(fused.constants) :]
+    order = sorted(range(len(arrays)), key=lambda at: arrays[at] is not None)  # the element comes first
+    places = {old: new for new, old in enumerate(order)}
+    steps = tuple(Apply(s.function, tuple(places.get(a, a) for a in s.arguments), s.dtype) for s in expression.steps)
+    return Finish(
+        Expression(tuple(expression.inputs[at] for at in order), steps, expression.results),
+        tuple(array for array in arrays if array is not None),
+    )  # fmt: skip
 
 
 def planner_of(fused: Fused) -> Planner:

@@ -22,6 +22,7 @@ from polyconv.kernels.objects import kernel
 from polyconv.kernels.signature import Address, Int, Signature
 from polyconv.kernels.values import Buffer
 from polyconv.machine.host import profile_in_force
+from polyconv.operators.finish import Finish
 from polyconv.operators.lying import Array, Lies, channels_last, is_channels_last, lies, packed
 from polyconv.planning.planner import threads_of, waking
 from polyconv.runtime.memory import most_bytes, sized
@@ -240,12 +241,18 @@ class Own:
     planner : callable
     numbers : tuple of int
         Which of those inputs are numbers that plans depend on, as sizes are.
+    gaps : bool
+        Whether its results may lie with gaps between pixels.
+    finished : callable or None
+        What makes plans of it and of an element-wise pass over its result.
     """
 
     reads: tuple[int, ...]
     dtypes: tuple[str, ...]
     planner: Planner
     numbers: tuple[int, ...] = ()
+    gaps: bool = False
+    finished: Callable[[Finish], Planner] | None = None
 
 
 def address_of(name: str, build: Callable[[Module, str], None], c: Conditions) -> Address[Drive]:

@@ -120,7 +120,7 @@ def _concat(operation: Operation) -> Own | str:
 
         return replace(plan, joins=Joins(tuple(parts), begins, copies, in_pixels))
 
-    return Own(tuple(changing), (dtype,), planned)
+    return Own(tuple(changing), (dtype,), planned, gaps=True)
 
 
 def _joined(planning: Planning, parts: Sequence[int], axis: int, places: Collection[int] | None = None

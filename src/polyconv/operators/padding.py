@@ -48,7 +48,7 @@ def _read(operation: Operation) -> Own | str:
     pads = _before_11(operation) if operation.version < 11 else _pads(operation)
     if isinstance(pads, str):
         return pads
-    return Own((0,), (x.dtype,), lambda given, c: _planned(pads, given, c))
+    return Own((0,), (x.dtype,), lambda given, c: _planned(pads, given, c), gaps=True)
 
 
 def _before_11(operation: Operation) -> _Pads | str:

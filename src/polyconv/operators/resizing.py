@@ -10,19 +10,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from polyconv.dataclass import dataclass
 from polyconv.errors import ArgumentError
+from polyconv.operators.finish import Finish
 from polyconv.operators.job import Array, Conditions, Operation, Own, Plan, Planning, constant
 from polyconv.operators.lying import Lies
 from polyconv.operators.moving import carrier
 from polyconv.operators.numbers import COMES_WITH_THE_RUN, with_numbers
 from polyconv.operators.picking import sampled
 from polyconv.operators.taps import Floats, Taps, picked, weighted, whole
-from polyconv.operators.types import dtype_name, untaken
+from polyconv.operators.types import TYPES, dtype_name, untaken
 
 __all__ = ["resizing"]
 
@@ -91,15 +93,17 @@ def _read(operation: Operation) -> Own | str:
     known = carrier(x.dtype) if is_nearest else dtype_name(x.dtype, has_halves=operation.on_gpu)
     if known is None or (not is_nearest and np.dtype(x.dtype).kind != "f"):
         return untaken(x.dtype) if not x.dtype else f"{x.dtype} is not interpolated here"
-    return Own((0,), (x.dtype,), lambda given, c: _planned(way, given, c))
+    finished = None if is_nearest else partial(partial, _planned, way)
+    return Own((0,), (x.dtype,), partial(_planned, way, None), gaps=True, finished=finished)
 
 
-def _planned(way: _Way, given: Sequence[Lies], c: Conditions) -> Plan:
+def _planned(way: _Way, finish: Finish | None, given: Sequence[Lies], c: Conditions) -> Plan:
     planning = Planning(given, c)
     axes = _axes(way, given[0].shape)
-    y = planning.result([axis.out for axis in axes], given[0].dtype)
+    dtype = given[0].dtype if finish is None else TYPES[finish.dtype].numpy
+    y = planning.result([axis.out for axis in axes], dtype)
     if not c.dry:
-        sampled(planning, 0, y, [_taps(way, axis) for axis in axes], way.extrapolation)
+        sampled(planning, 0, y, [_taps(way, axis) for axis in axes], way.extrapolation, finish)
     return planning.plan()
 
 
