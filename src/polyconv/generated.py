@@ -7,7 +7,7 @@ It must not know who reads them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +81,12 @@ def kernels(calls: Iterable[tuple[Layer, Arrays]]) -> tuple[Kernel, ...]:
     found: dict[str, tuple[Mapping[str, Address[Any]], str]] = {}
     drivers: set[int] = set()
     packing: set[int] = set()
-    with texts_only(lambda label, functions, text: found.setdefault(label, (functions, text))):
+
+    def take(label: str, functions: Mapping[str, Address[Any]], text: Callable[[], str]) -> None:
+        if label not in found:
+            found[label] = functions, text()
+
+    with texts_only(take):
         for layer, arrays in calls:
             program = layer.unrun(*arrays, run=lambda step, *_: packing.add(step.driver))
             drivers.update(step.driver for step in program.steps)

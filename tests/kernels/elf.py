@@ -46,7 +46,7 @@ _MAY_CALL = frozenset((
 """Instructions that LLVM turns into a call of a library on some target, for some types; it optimises nothing, so that
 neighbours never become one (loops that fill memory no memset, say)."""
 _INSTRUCTION = re.compile(r"^\s*(?:%\S+ = )?(?:tail )?([a-z]+) (.*)$", re.MULTILINE)
-_TYPE = re.compile(r"<\d+ x \w+>|\b(?:i\d+|half|float|double|bfloat)\b")
+_TYPE = re.compile(r"<\d+ x \w+>|(?<!%)\b(?:i\d+|half|float|double|bfloat)\b")
 
 
 def with_every_instruction(texts: Mapping[str, str]) -> dict[str, str]:

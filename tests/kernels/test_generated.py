@@ -44,13 +44,10 @@ def kernels(level: str) -> dict[str, str]:
 
 @EVERY
 def test_no_kernel_calls_anything(level: str) -> None:
-    """No libm, no memcpy, no compiler runtime (`__truncsfbf2`, `__extendhfsf2`): not on any target."""
-    assert calls(kernels(level), TARGETS[level]) == {}
+    """No libm, no memcpy, no compiler runtime (`__truncsfbf2`, `__extendhfsf2`): not on any target.
 
-
-@EVERY
-def test_the_corpus_is_broad(level: str) -> None:
-    """The test above has seen moves in and out of every type, every family of tiles, and every driver."""
+    Among the kernels are moves in and out of every type, every family of tiles, and every driver.
+    """
     names = " ".join(kernels(level))
     for dtype in DTYPES:
         assert f"Move(source='{dtype}'" in names
@@ -60,6 +57,7 @@ def test_the_corpus_is_broad(level: str) -> None:
     for driver in ("direct", "generic", "deformable"):
         assert f" {driver}" in names
     assert len(kernels(level)) > 200
+    assert calls(kernels(level), TARGETS[level]) == {}
 
 
 # The kept fingerprints: they say that code changed, not that it is right

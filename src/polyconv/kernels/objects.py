@@ -119,7 +119,7 @@ def kernel(name: str, functions: Mapping[str, type[S]], build: Callable[[Module]
     take = _taker.get()
     if take is not None:
         stand_ins = {function: Address(_stand_in(level, function), s) for function, s in functions.items()}
-        take(level, stand_ins, _generated(level, functions, build, target, check, 1).text(target.triple))
+        take(level, stand_ins, lambda: _generated(level, functions, build, target, check, 1).text(target.triple))
         return stand_ins
 
     def made() -> dict[str, Address[S]]:
@@ -145,8 +145,8 @@ def _once(label: str, make: Callable[[], dict[str, T]]) -> dict[str, T]:
 class Take(Protocol):
     """What is told of every kernel instead of compiling it."""
 
-    def __call__(self, label: str, functions: Mapping[str, Address[Any]], text: str, /) -> object:
-        """Take a kernel's label, the addresses that stand for its functions, and its LLVM text."""
+    def __call__(self, label: str, functions: Mapping[str, Address[Any]], text: Callable[[], str], /) -> object:
+        """Take a kernel's label, the addresses that stand for its functions, and what writes its LLVM text."""
 
 
 _taker: ContextVar[Take | None] = ContextVar("taker of texts", default=None)
@@ -154,7 +154,7 @@ _taker: ContextVar[Take | None] = ContextVar("taker of texts", default=None)
 
 @contextmanager
 def texts_only(take: Take) -> Iterator[None]:
-    """Hand the text of every kernel that this thread asks for to ``take``, and compile none.
+    """Hand every kernel that this thread asks for to ``take``, which may have its text written, and compile none.
 
     The addresses that ``kernel`` gives meanwhile tell functions apart, and stand for no code: a program made of them
     can be looked at, not run.
