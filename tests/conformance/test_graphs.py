@@ -49,7 +49,7 @@ def test_a_graph_is_the_same_each_time() -> None:
     assert all(np.array_equal(one.feeds[name], other.feeds[name]) for name in one.feeds)
 
 
-@pytest.mark.parametrize(("fault", "seed"), [("bias", 306), ("weights", 305)])
+@pytest.mark.parametrize(("fault", "seed"), [("bias", 306), ("weights", 307)])
 def test_a_fault_in_a_rewrite_is_found(fault: str, seed: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """One part in 10,000 of one channel's factor, or a bias that moves by as much."""
     right = onnx_rules._normalisation
@@ -63,7 +63,7 @@ def test_a_fault_in_a_rewrite_is_found(fault: str, seed: int, monkeypatch: pytes
             scale, shift + 1e-4)  # fmt: skip
 
     monkeypatch.setattr(onnx_rules, "_normalisation", wrong)
-    report = graph_fuzz.run(40, seed=seed, folder=tmp_path)
+    report = graph_fuzz.run(8, seed=seed, folder=tmp_path)
     assert report.mismatches
     finding = report.mismatches[0]
     model = onnx.load(finding.file)
