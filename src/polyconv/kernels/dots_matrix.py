@@ -15,10 +15,14 @@ from polyconv.kernels.record import Record, Word, word_count
 from polyconv.kernels.rescale import PACKED, packs_rows
 from polyconv.kernels.signature import Int, Signature
 
-__all__ = ["MATRIX_TILES", "PIECE_BYTES", "TILE_BYTES", "MatrixWalk", "PieceWords", "TileWords", "matrix_tile"]
+__all__ = [
+    "LINE_BYTES", "MATRIX_TILES", "PIECE_BYTES", "TILE_BYTES", "MatrixWalk", "PieceWords", "TileWords", "matrix_tile",
+]  # fmt: skip
 
 MATRIX_TILES = {1: 4, 2: 2, 3: 1, 4: 1}
 """Vectors of output channels -> registers of pixels, of the largest tile: four registers have its sums."""
+LINE_BYTES = 64
+"""Of a cache line of the CPUs that have the unit."""
 
 
 class TileWords(Record):
@@ -45,7 +49,8 @@ class MatrixWalk(Signature):
     """So many ``groups`` of registers, from ``tiles`` on, by the vectors of a block.
 
     An entry is (offset, steps, rows of weights before it); a step multiplies so many ``words`` of so many ``rows``.
-    ``sums`` is memory for the sums of two groups.  A tile that asks early takes lines up to the end of the list.
+    ``sums`` is memory for the sums of two groups.  While a block is multiplied, the weights of the next are on their
+    way: each step asks for some more ``lines`` of them, and a group for so many bytes behind those of the group before.
     """
 
     source: Buffer
@@ -67,6 +72,9 @@ class MatrixWalk(Signature):
     scale: Buffer
     constants: Buffer
     sums: Buffer
+    next_weights: Buffer
+    lines: Int
+    asked_bytes: Int
 
 
 def matrix_tile(k: Module, name: str, spec: FusedTile, lanes: int, tiles: int, vectors: int, *, f16c: bool) -> None:
@@ -89,7 +97,9 @@ def matrix_tile(k: Module, name: str, spec: FusedTile, lanes: int, tiles: int, v
         with k.loop(0, given.groups + late) as group:
             with k.when(group.index < given.groups):
                 some, sums = found(group.index)
-                _multiply(k, spec, given, [given.source + tile.source for tile in some], sums, vectors, kind.bytes)
+                ahead = given.next_weights + group.index * given.asked_bytes
+                places = [given.source + tile.source for tile in some]
+                _multiply(k, spec, given, places, sums, vectors, kind.bytes, ahead)
             with k.when(group.index >= late):
                 some, sums = found(group.index - late)
                 for number, tile in enumerate(some):
@@ -99,19 +109,22 @@ def matrix_tile(k: Module, name: str, spec: FusedTile, lanes: int, tiles: int, v
 
 
 def _multiply(k: Module, spec: FusedTile, given: MatrixWalk, begins: list[Buffer], sums: Buffer, vectors: int,
-              size: int) -> None:  # fmt: skip
-    """Store the sums of some registers of pixels."""
+              size: int, ahead: Buffer) -> None:  # fmt: skip
+    """Store the sums of some registers of pixels, and ask for weights from ``ahead`` on."""
     arithmetic, wide = ARITHMETIC[spec.arithmetic], vectors * size
     for register in range(len(begins) * vectors):
         matrix_unit.clear(k, register)
-    with k.loop(0, given.count) as entry:
+    with k.loop(0, given.count, carry=[ahead]) as entry:
         place = given.entries + entry.index * 24
         offset, steps = k.word(place), k.word(place, 1)
         streamed = given.weights + k.word(place, 2) * wide
-        with k.loop(0, steps, carry=[offset, streamed], runs=True) as step:
-            at, weights = step.values
+        with k.loop(0, steps, carry=[offset, streamed, *entry.values], runs=True) as step:
+            at, weights, far = step.values
             _products(k, spec, given, [begin + at for begin in begins], weights, vectors, size)
-            step.next(at + given.words * arithmetic.bytes, weights + given.words * wide)
+            with k.loop(0, given.lines) as line:
+                k.prefetch(far + line.index * LINE_BYTES, far=True)
+            step.next(at + given.words * arithmetic.bytes, weights + given.words * wide, far + given.lines * LINE_BYTES)
+        entry.next(step.results[2])
     for number in range(len(begins)):
         for j in range(vectors):
             place = sums + (number * matrix_unit.TALLEST * wide + j * size)
