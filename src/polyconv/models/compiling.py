@@ -226,7 +226,7 @@ def _make_all(
         steps, set(results), lambda some: _is_one_pass(making, some, fragments), fragments.__contains__
     )
     groups = finished(
-        groups, set(results), lambda node: node in own and _takes_passes(making, node, own[node]),
+        groups, set(results), lambda node: getattr(own.get(node), "finished", None) is not None,
         lambda node, after, stored: finish_for(node, after, stored, fragments, known, constants) is not None,
     )
     readers: dict[str, list[int]] = {}
@@ -258,11 +258,6 @@ def _make_all(
                 making.layout.others.append(price)
         else:
             _make_group(making, group, outputs)
-
-
-def _takes_passes(making: _Making, node: Node, found: Own | View) -> bool:
-    """Whether a node can do element-wise work on its way out."""
-    return isinstance(found, Own) and found.finished is not None and not making.facts.is_there(node)
 
 
 def _numbers_aside(making: _Making, fragments: Mapping[Node, Fragment], node: Node) -> Sequence[str] | None:

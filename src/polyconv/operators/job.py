@@ -244,7 +244,7 @@ class Own:
     gaps : bool
         Whether its results may lie with gaps between pixels.
     finished : callable or None
-        What makes plans of it and of an element-wise pass over its result.
+        What makes plans of it and of an element-wise pass over its result; None on a GPU.
     """
 
     reads: tuple[int, ...]

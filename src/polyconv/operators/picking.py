@@ -48,10 +48,10 @@ def sampled(planning: Planning, x: int, y: int, axes: Sequence[Taps], filling: f
     finish : Finish or None
         What is done with every element of the result.
     """
-    lie, c = planning.lie(x), planning.c
+    lie = planning.lie(x)
     if 0 in planning.lie(y).shape:
         return
-    if finish is not None and (c.on_gpu or 0 in lie.shape or not axes):
+    if finish is not None and (0 in lie.shape or not axes):
         between = planning.between(planning.lie(y).shape, lie.dtype)
         sampled(planning, x, between, axes, filling)
         numbers = [planning.constant(array) for array in finish.numbers]
@@ -61,7 +61,7 @@ def sampled(planning: Planning, x: int, y: int, axes: Sequence[Taps], filling: f
         source = planning.constant(np.array(filling).astype(lie.dtype)) if axes else x
         pass_over(planning, copy_of(lie.dtype), planning.lie(y).shape, [source, y])
         return
-    if c.on_gpu:
+    if planning.c.on_gpu:
         planning.launch(lambda: [_on_gpu(planning, x, y, axes, filling)])
         return
     _in_order(planning, x, y, axes, filling, finish)
@@ -149,10 +149,10 @@ def _add(planning: Planning, x: int, y: int, axes: Sequence[Taps], filling: floa
         c.target.has_masks, window := window_of(last, dtype, c.target), last.most * (window > 0),
         None if finish is None else finish.expression,
     )  # fmt: skip
-    pitch, numbers = _pitch(planning, y, last.outputs), () if finish is None else finish.numbers
+    pitch = _pitch(planning, y, last.outputs)
     value = np.array(filling).astype(lie.dtype).view(DTYPES[dtype].numpy).item()
     planning.job(
-        lambda threads: [sampling_step(spec, four, planes, strides, lie.offset, pitch, value, numbers, c, threads)],
+        lambda threads: [sampling_step(spec, four, planes, strides, lie.offset, pitch, value, finish, c, threads)],
         [x, y], _cycles(spec, four, math.prod(planes)), workspace_of(spec, four),
     )  # fmt: skip
 

@@ -93,7 +93,7 @@ def _read(operation: Operation) -> Own | str:
     known = carrier(x.dtype) if is_nearest else dtype_name(x.dtype, has_halves=operation.on_gpu)
     if known is None or (not is_nearest and np.dtype(x.dtype).kind != "f"):
         return untaken(x.dtype) if not x.dtype else f"{x.dtype} is not interpolated here"
-    finished = None if is_nearest else partial(partial, _planned, way)
+    finished = None if is_nearest or operation.on_gpu else partial(partial, _planned, way)
     return Own((0,), (x.dtype,), partial(_planned, way, None), gaps=True, finished=finished)
 
 
