@@ -1,6 +1,6 @@
-"""Resizing and normalising with element-wise work on the way out: bits are those of the operators one by one.
+"""Resizing with element-wise work on its way out: bits are those of the operators one by one.
 
-Where the array in between is a result of the model, too, nothing is taken in; what it is then is checked elsewhere.
+Where the resized array is a result of the model, too, nothing is taken in; what it is then is checked elsewhere.
 """
 
 from __future__ import annotations
@@ -53,12 +53,6 @@ def resizing(x: np.ndarray, passes: list[onnx.NodeProto], a: dict[str, Any], out
     nodes = [node("Resize", names, ["u"], **left), *passes]
     given = info("x", x.shape if dims is None else dims, helper.np_dtype_to_tensor_dtype(x.dtype))
     model = onnx_model(nodes, [given], outputs, constants, opset=19)
-    return session(onnx.shape_inference.infer_shapes(model))
-
-
-def opened(nodes: list[onnx.NodeProto], x: np.ndarray, constants: dict[str, np.ndarray], outputs: list[str],
-           opset: int = 17) -> InferenceSession:  # fmt: skip
-    model = onnx_model(nodes, [info("x", x.shape)], outputs, constants, opset=opset)
     return session(onnx.shape_inference.infer_shapes(model))
 
 
@@ -124,45 +118,3 @@ def test_arrays_without_elements() -> None:
         (y,) = made.run(None, {"x": np.zeros(shape, np.float32)})
         same_bits(y, np.full((*shape[:2], 2 * shape[2], 2 * shape[3]), 90, np.uint8))
 
-
-NORMAL = {
-    "of a line": ((3, 5, 67), ("LayerNormalization", {}), (67,)),
-    "of short lines": ((2, 40, 3), ("LayerNormalization", {}), (3,)),
-    "of two axes": ((2, 3, 5, 19), ("LayerNormalization", {"axis": 2}), (5, 19)),
-    "of channels": ((2, 5, 7, 37), ("InstanceNormalization", {}), (5,)),
-    "of groups": ((2, 6, 4, 21), ("GroupNormalization", {"num_groups": 3}), (6,)),
-}
-"""The input, an operator with its attributes, and the shape of its scales and shifts."""
-
-
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("case", NORMAL)
-def test_normalised_and_finished(case: str, level: str | None) -> None:
-    shape, (op, a), scaled = NORMAL[case]
-    x = random(*shape) * 30 + 4
-    for name, passes in PASSES.items():
-        read = {each for n in passes for each in n.input}
-        constants = {each: np.asarray(number) for each, number in NUMBERS.items() if each in read}
-        constants |= {"scale": random(*scaled, seed=1) + 1, "shift": random(*scaled, seed=2)}
-        nodes = [node(op, ["x", "scale", "shift"], ["u"], **a), *passes]
-        joint, single = (opened(nodes, x, constants, outputs, opset=21) for outputs in (["y"], ["y", "u"]))
-        assert is_one_step(joint)
-        with at_level(level), polyconv.settings(threads=1 + (name == "quantised")):
-            same_bits(joint.run(None, {"x": x})[0], single.run(None, {"x": x})[0])
-
-
-@pytest.mark.parametrize("level", BOTH_ENDS)
-def test_channels_normalised_across_vectors(level: str | None) -> None:
-    """As in ConvNeXt: channels of a pixel lie apart, so that vectors run across lines; what is stored is narrower."""
-    c = 12
-    x = random(2, c, 5, 43)
-    nodes = [
-        node("Transpose", ["x"], ["t"], perm=[0, 2, 3, 1]), node("LayerNormalization", ["t", "scale", "shift"], ["n"]),
-        node("Transpose", ["n"], ["u"], perm=[0, 3, 1, 2]), node("QuantizeLinear", ["u", "s", "z"], ["y"]),
-    ]
-    constants = {"scale": random(c, seed=1) + 1, "shift": random(c, seed=2)}
-    constants |= {name: np.asarray(NUMBERS[name]) for name in "sz"}
-    joint, single = (opened(nodes, x, constants, outputs) for outputs in (["y"], ["y", "u"]))
-    assert is_one_step(joint)
-    with at_level(level):
-        same_bits(joint.run(None, {"x": x})[0], single.run(None, {"x": x})[0])

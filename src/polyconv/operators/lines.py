@@ -19,8 +19,6 @@ from polyconv.kernels.convert import LLVM_NAMES
 from polyconv.kernels.language import Mask, Module, Type, Value, vector
 from polyconv.kernels.record import Memory, Record, Word, at_once, filled
 from polyconv.kernels.values import Buffer
-from polyconv.operators.expression import Expression
-from polyconv.operators.finish import Finish, finish_numbers, finished, number_table, stored_bytes
 from polyconv.operators.functions import FUNCTIONS
 from polyconv.operators.job import Conditions, Drive, Step, address_of
 from polyconv.operators.reduction import across_lanes
@@ -45,24 +43,15 @@ class LinesSpec:
         Whether vectors run along lines; else they run across them.
     scaled : str
         What scales and shifts belong to: ``element`` of a line, ``part`` of one, or nothing.
-    finish : Expression or None
-        What is done with each element before it is stored; not of ``Softmax``, which keeps other numbers there first.
     """
 
     function: str
     dtype: str
     along: bool
     scaled: str = ""
-    finish: Expression | None = None
 
     def __str__(self) -> str:
-        lines = f"{self.function} {self.dtype} {'along' if self.along else 'across'} {self.scaled}"
-        return lines if self.finish is None else f"{lines} {self.finish}"
-
-    @property
-    def stored_bytes(self) -> int:
-        """Of an element of the result."""
-        return stored_bytes(self.dtype, self.finish)
+        return f"{self.function} {self.dtype} {'along' if self.along else 'across'} {self.scaled}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +94,10 @@ class _Lines(Record):
     repeat: Word
     pieces: Word
     numbers: Memory
-    finishing: Memory
 
 
 def line_step(spec: LinesSpec, space: Space, x: Place, y: Place, pieces: tuple[int, int], epsilon: float,
-              finish: Finish | None, c: Conditions, threads: int) -> Step:  # fmt: skip
+              c: Conditions, threads: int) -> Step:  # fmt: skip
     """The step of lines.
 
     Parameters
@@ -118,8 +106,6 @@ def line_step(spec: LinesSpec, space: Space, x: Place, y: Place, pieces: tuple[i
         After how many lines scales begin anew, and how many parts of a line have a scale of their own.
     epsilon : float
         Added to variances.
-    finish : Finish or None
-        What is done with each element of the result.
     """
     row = DTYPES[spec.dtype]
     lanes = c.target.vector_bytes // row.itemsize
@@ -134,7 +120,6 @@ def line_step(spec: LinesSpec, space: Space, x: Place, y: Place, pieces: tuple[i
         total=total, inner=space.inner, rows=rows, columns=columns, parts=parts, length=space.length,
         width=space.width, x_base=x.offset, x_outer=x.outer, x_inner=x.inner, x_step=x.step, y_outer=y.outer,
         y_inner=y.inner, y_step=y.step, repeat=pieces[0], pieces=pieces[1], numbers=np.array([epsilon], row.numpy),
-        finishing=number_table(finish),
     ), keep)  # fmt: skip
     driver = address_of(f"lines {spec}", lambda k, name: _drive(k, name, spec, lanes, c.target.has_masks), c)
     return Step(driver, words, -(-total // rows) * parts, tuple(keep))
@@ -148,24 +133,22 @@ def _drive(k: Module, name: str, spec: LinesSpec, lanes: int, masks: bool) -> No
         x, y = k.buffer(given.frame) + w.x_base, k.buffer(given.frame, 2)
         scales = [k.buffer(given.frame, 2 * at) for at in (2, 3)] if spec.scaled else []
         first, begin = given.item // w.parts * w.rows, given.item % w.parts * w.columns
-        numbers = finish_numbers(k, spec.finish, w.finishing)
         with k.loop(first, k.minimum(first + w.rows, w.total)) as row:
             upper, lower = row.index // w.inner, row.index % w.inner
             source = x + upper * w.x_outer + lower * w.x_inner
             target = y + upper * w.y_outer + lower * w.y_inner
             if spec.along:
                 here = row.index % w.repeat * (w.pieces * size) if spec.scaled == "part" else 0
-                places = [s + here for s in scales]
-                line = _Line(k, spec, kind, masks, k.rebase(source), k.rebase(target), w, places, numbers)
+                line = _Line(k, spec, kind, masks, k.rebase(source), k.rebase(target), w, [s + here for s in scales])
                 (_softmax_along if spec.function == "Softmax" else _normal_along)(line)
             else:
                 end = k.minimum(begin + w.columns, w.width)
-                _across(_Line(k, spec, kind, masks, source, target, w, scales, numbers), begin, end)
+                _across(_Line(k, spec, kind, masks, source, target, w, scales), begin, end)
 
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """A line, or several side by side: where they are read and written, scales and shifts, the numbers of a finish."""
+    """A line, or several side by side: where they are read and written, and their scales and shifts."""
 
     k: Module
     spec: LinesSpec
@@ -175,11 +158,6 @@ class _Line:
     y: Buffer
     w: _Lines
     scales: Sequence[Buffer]
-    numbers: Sequence[Value]
-
-    def store(self, value: Value, place: Buffer, mask: Mask | None) -> None:
-        """Store elements, finished."""
-        write(self.k, finished(self.k, self.spec.finish, self.numbers, value), place, mask)
 
     def larger(self, a: Value, b: Value) -> Value:
         """The larger one; NaN if either is."""
@@ -259,7 +237,7 @@ def _softmax_along(line: _Line) -> None:
 
 def _normal_along(line: _Line) -> None:
     """``(x - mean) / sqrt(variance + epsilon)``, times scales, plus shifts: of each element, or of each part."""
-    k, size, stored, w = line.k, line.kind.element_bytes, line.spec.stored_bytes, line.w
+    k, size, w = line.k, line.kind.element_bytes, line.w
     count = k.cast("sitofp", w.length, line.kind.scalar)
 
     def loaded(at: Value, type_: Type, mask: Mask | None) -> Value:
@@ -278,19 +256,18 @@ def _normal_along(line: _Line) -> None:
     if not line.spec.scaled:
 
         def brought(at: Value, type_: Type, mask: Mask | None) -> None:
-            line.store(centred(at, type_, mask) * _spread(k, factor, type_), line.y + at * stored, mask)
+            write(k, centred(at, type_, mask) * _spread(k, factor, type_), line.y + at * size, mask)
 
         _each(line, 0, w.length, brought)
         return
     scale, shift = line.scales
     if line.spec.scaled == "element":
 
-        def by_element(at: Value, type_: Type, mask: Mask | None) -> None:
+        def finished(at: Value, type_: Type, mask: Mask | None) -> None:
             own, more = (read(k, type_, place + at * size, mask) for place in (scale, shift))
-            value = centred(at, type_, mask) * _spread(k, factor, type_) * own + more
-            line.store(value, line.y + at * stored, mask)
+            write(k, centred(at, type_, mask) * _spread(k, factor, type_) * own + more, line.y + at * size, mask)
 
-        _each(line, 0, w.length, by_element)
+        _each(line, 0, w.length, finished)
         return
     piece = w.length // w.pieces
     with k.loop(0, w.pieces) as part:
@@ -298,8 +275,7 @@ def _normal_along(line: _Line) -> None:
 
         def scaled(at: Value, type_: Type, mask: Mask | None) -> None:
             value = centred(at, type_, mask) * _spread(k, factor, type_)
-            brought = value * _spread(k, own, type_) + _spread(k, more, type_)
-            line.store(brought, line.y + at * stored, mask)
+            write(k, value * _spread(k, own, type_) + _spread(k, more, type_), line.y + at * size, mask)
 
         _each(line, part.index * piece, part.index * piece + piece, scaled)
 
@@ -323,19 +299,19 @@ class _Columns:
     count: int
     mask: Mask | None
 
-    def places(self, base: Buffer, step: Value, element: Value, size: int) -> list[Buffer]:
-        """Where an element of each vector's lines lies, of so many bytes."""
-        first = base + self.at * size + element * step
-        return [first + j * max(1, self.type_.lanes) * size for j in range(self.count)]
+    def places(self, base: Buffer, step: Value, element: Value) -> list[Buffer]:
+        """Where an element of each vector's lines lies."""
+        first = base + self.at * self.type_.element_bytes + element * step
+        return [first + j * self.type_.bytes for j in range(self.count)]
 
     def loaded(self, element: Value) -> list[Value]:
         """An element of all lines."""
-        places = self.places(self.line.x, self.line.w.x_step, element, self.type_.element_bytes)
+        places = self.places(self.line.x, self.line.w.x_step, element)
         return [read(self.line.k, self.type_, place, self.mask) for place in places]
 
     def targets(self, element: Value) -> list[Buffer]:
         """Where an element of all lines goes."""
-        return self.places(self.line.y, self.line.w.y_step, element, self.line.spec.stored_bytes)
+        return self.places(self.line.y, self.line.w.y_step, element)
 
     def joined(self, neutral: float, of: Callable[[Value], Sequence[Value]], join: Callable[[Value, Value], Value]
                ) -> list[Value]:  # fmt: skip
@@ -380,4 +356,4 @@ def _normal_across(line: _Line, at: Value, type_: Type, count: int, mask: Mask |
         ]
         for value, factor, place in zip(centred(each.index), factors, columns.targets(each.index), strict=True):
             brought = value * factor
-            line.store(brought * scales[0] + scales[1] if scales else brought, place, mask)
+            write(k, brought * scales[0] + scales[1] if scales else brought, place, mask)

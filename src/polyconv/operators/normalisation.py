@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 
 import numpy as np
 
@@ -16,13 +15,11 @@ from polyconv.dataclass import dataclass
 from polyconv.dtypes import DTYPES
 from polyconv.errors import ArgumentError
 from polyconv.operators.along import Along, joined
-from polyconv.operators.expression import cycles_of
-from polyconv.operators.finish import Finish
 from polyconv.operators.job import Conditions, Operation, Own, Plan, Planning, constant
 from polyconv.operators.lines import LinesSpec, Place, Space, line_step
 from polyconv.operators.lying import Lies
 from polyconv.operators.moving import as_packed
-from polyconv.operators.types import TYPES, dtype_name, untaken
+from polyconv.operators.types import dtype_name, untaken
 
 __all__ = ["normalisation"]
 
@@ -69,15 +66,14 @@ def normalisation(operation: Operation) -> Own | str:
     rank, held = len(x.dims), [constant(given) for given in present]
     reads = tuple(at for at, array in enumerate(held) if array is None)
 
-    def planned(finish: Finish | None, given: Sequence[Lies], c: Conditions) -> Plan:
+    def planned(given: Sequence[Lies], c: Conditions) -> Plan:
         planning = Planning(given, c)
         numbers = dict(zip(reads, range(len(given)), strict=True))
         operands = [numbers[at] if array is None else planning.constant(array) for at, array in enumerate(held)]
-        _plan(planning, way, dtype, rank, operands, finish)
+        _plan(planning, way, dtype, rank, operands)
         return planning.plan()
 
-    is_finished = way.function == "Normal" and not operation.on_gpu
-    return Own(reads, (x.dtype,), partial(planned, None), finished=partial(partial, planned) if is_finished else None)
+    return Own(reads, (x.dtype,), planned)
 
 
 _Dims = tuple[int | None, ...] | None
@@ -138,16 +134,14 @@ def _epsilon(operation: Operation) -> float:
     return float(np.float32(operation.attributes.get("epsilon", 1e-5)))
 
 
-def _plan(planning: Planning, way: _Way, dtype: str, rank: int, operands: Sequence[int], finish: Finish | None
-          ) -> None:  # fmt: skip
+def _plan(planning: Planning, way: _Way, dtype: str, rank: int, operands: Sequence[int]) -> None:
     """Add the job that normalises an array by scales and shifts."""
     lie = planning.lie(operands[0])
     if len(lie.shape) != rank:
         raise ArgumentError(f"the input of shape {lie.shape} does not have the {rank} axes that the model says")
     x = operands[0]
     fits = not way.groups and _laid(way, lie, lie) is not None
-    made = lie.dtype if finish is None else TYPES[finish.dtype].numpy
-    y = planning.result(lie.shape, made, alike=planning.c.on_gpu or fits)
+    y = planning.result(lie.shape, lie.dtype, alike=planning.c.on_gpu or fits)
     repeat, pieces = _pieces(way, lie.shape)
     for number in operands[1:]:
         wanted = math.prod(lie.shape[a] for a in way.axes) if way.scaled == "element" else repeat * pieces
@@ -168,16 +162,15 @@ def _plan(planning: Planning, way: _Way, dtype: str, rank: int, operands: Sequen
     assert found is not None
     space, of_x, of_y, along = found
     scales = _scales(planning, operands[1:])
-    spec = LinesSpec(way.function, dtype, along, way.scaled, None if finish is None else finish.expression)
+    spec = LinesSpec(way.function, dtype, along, way.scaled)
     c = planning.c
     lanes = c.target.vector_bytes // lie.dtype.itemsize
     vectors = space.outer * space.inner * (
         -(-space.length // lanes) if along else space.length * -(-space.width // lanes)
     )
-    of_vector = (30.0 if way.function == "Softmax" else 8.0) + (0.0 if finish is None else cycles_of(finish.expression))
-    cycles = vectors * of_vector + 60.0 * space.outer * space.inner
+    cycles = vectors * (30.0 if way.function == "Softmax" else 8.0) + 60.0 * space.outer * space.inner
     planning.job(
-        lambda threads: [line_step(spec, space, of_x, of_y, (repeat, pieces), way.epsilon, finish, c, threads)],
+        lambda threads: [line_step(spec, space, of_x, of_y, (repeat, pieces), way.epsilon, c, threads)],
         [x, y, *scales], cycles,
     )  # fmt: skip
 
@@ -233,7 +226,7 @@ def _pieces(way: _Way, shape: Sequence[int]) -> tuple[int, int]:
 def _laid(way: _Way, x: Lies, y: Lies) -> tuple[Space, Place, Place, bool] | None:
     """The space of lines, where they lie, and whether vectors run along them; None where neither way does."""
     lies = x, y
-    shape, sizes = lies[0].shape, [lie.dtype.itemsize for lie in lies]
+    shape, size = lies[0].shape, lies[0].dtype.itemsize
     lines = [Along(lie.offset, tuple(lie.strides[a] for a in way.axes)) for lie in lies]
     others = [a for a in range(len(shape)) if a not in way.axes]
     around = [Along(lie.offset, tuple(lie.strides[a] for a in others)) for lie in lies]
@@ -244,13 +237,13 @@ def _laid(way: _Way, x: Lies, y: Lies) -> tuple[Space, Place, Place, bool] | Non
         whole = math.prod(shape[1:])
         length = [whole // way.groups]
         extents = [shape[0] * way.groups]
-        around = [Along(a.offset, (length[0] * size,)) for a, size in zip(around, sizes, strict=True)]
+        around = [Along(a.offset, (length[0] * size,)) for a in around]
     else:
         extents, around = joined([shape[a] for a in others], around)
     steps = [line.strides[0] for line in lines]
-    along, width = steps == sizes or length == [1], 1
+    along, width = steps == [size, size] or length == [1], 1
     if not along:
-        if way.scaled == "part" or any(a.strides[-1] != size for a, size in zip(around, sizes, strict=True)):
+        if way.scaled == "part" or any(a.strides[-1] != size for a in around):
             return None
         width, extents = extents[-1], extents[:-1]
         around = [Along(a.offset, a.strides[:-1]) for a in around]

@@ -149,10 +149,10 @@ def _add(planning: Planning, x: int, y: int, axes: Sequence[Taps], filling: floa
         c.target.has_masks, window := window_of(last, dtype, c.target), last.most * (window > 0),
         None if finish is None else finish.expression,
     )  # fmt: skip
-    pitch = _pitch(planning, y, last.outputs)
+    pitch, numbers = _pitch(planning, y, last.outputs), () if finish is None else finish.numbers
     value = np.array(filling).astype(lie.dtype).view(DTYPES[dtype].numpy).item()
     planning.job(
-        lambda threads: [sampling_step(spec, four, planes, strides, lie.offset, pitch, value, finish, c, threads)],
+        lambda threads: [sampling_step(spec, four, planes, strides, lie.offset, pitch, value, numbers, c, threads)],
         [x, y], _cycles(spec, four, math.prod(planes)), workspace_of(spec, four),
     )  # fmt: skip
 

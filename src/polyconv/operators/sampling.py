@@ -13,10 +13,16 @@ import numpy as np
 from polyconv.dtypes import DTYPES
 from polyconv.kernels.convert import LLVM_NAMES
 from polyconv.kernels.record import filled
-from polyconv.operators.finish import Finish, number_table
-from polyconv.operators.job import Conditions, Step, address_of
+from polyconv.operators.job import Array, Conditions, Step, address_of
 from polyconv.operators.planes import cut_planes
-from polyconv.operators.sampling_driver import PICKED, AxisWords, Sampling, SamplingWords, drive_sampling
+from polyconv.operators.sampling_driver import (
+    NUMBER_BYTES,
+    PICKED,
+    AxisWords,
+    Sampling,
+    SamplingWords,
+    drive_sampling,
+)
 from polyconv.operators.taps import Blocks, Pattern, Taps
 from polyconv.target import Target
 
@@ -44,7 +50,7 @@ def workspace_of(spec: Sampling, axes: Sequence[Taps]) -> int:
 
 
 def sampling_step(spec: Sampling, axes: Sequence[Taps], planes: tuple[int, int], strides: Sequence[int], offset: int,
-                  pitch: int, filling: float, finish: Finish | None, c: Conditions, threads: int
+                  pitch: int, filling: float, numbers: Sequence[Array], c: Conditions, threads: int
                   ) -> Step:  # fmt: skip
     """The step.
 
@@ -62,8 +68,8 @@ def sampling_step(spec: Sampling, axes: Sequence[Taps], planes: tuple[int, int],
         Bytes from one row of the result to the next.
     filling : number
         The filling value.
-    finish : Finish or None
-        What is done with every element of the result.
+    numbers : sequence of array
+        With which results are finished; see ``Finish``.
     """
     kind, size = DTYPES[spec.dtype].numpy, DTYPES[spec.dtype].itemsize
     rows, items = cut_planes(planes, math.prod(a.outputs for a in axes[:-1]), pitch, strides, offset, threads)
@@ -87,7 +93,7 @@ def sampling_step(spec: Sampling, axes: Sequence[Taps], planes: tuple[int, int],
         end=pattern.end, base=pattern.base, repeats=repeats, full=full,
         weights=np.array([w for phase in pattern.weights for w in phase], kind), filling=np.array([filling], kind),
         bases=blocks.bases * size, picks=blocks.picks.astype(np.int32), factors=blocks.weights.astype(kind),
-        numbers=number_table(finish),
+        numbers=np.frombuffer(b"".join(a.tobytes().ljust(NUMBER_BYTES, b"\0") for a in numbers), np.uint8),
     ), keep)  # fmt: skip
     driver = address_of(f"sampling {spec}", lambda k, name: drive_sampling(k, name, spec), c)
     return Step(driver, words, items, tuple(keep))

@@ -18,16 +18,18 @@ from polyconv.kernels.layout import woven
 from polyconv.kernels.record import Memory, Record, Word, at_once
 from polyconv.kernels.unzip import residues
 from polyconv.kernels.values import Buffer
-from polyconv.operators.expression import Expression
-from polyconv.operators.finish import finish_numbers, finished, stored_bytes
+from polyconv.operators.expression import Expression, evaluated
 from polyconv.operators.job import Drive
 from polyconv.operators.planes import PlaneRows, each_row
 from polyconv.operators.rows import each_block, each_vector, read, write
+from polyconv.operators.types import LLVM, TYPES
 
-__all__ = ["PICKED", "AxisWords", "Sampling", "SamplingWords", "drive_sampling"]
+__all__ = ["NUMBER_BYTES", "PICKED", "AxisWords", "Sampling", "SamplingWords", "drive_sampling"]
 
 _CHAINS = 4
 """Vectors of a row that are summed at once."""
+NUMBER_BYTES = 8
+"""Of each number that results are finished with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,9 @@ class Sampling:
     @property
     def stored_bytes(self) -> int:
         """Of an element of the result."""
-        return stored_bytes(self.dtype, self.finish)
+        if self.finish is None:
+            return DTYPES[self.dtype].itemsize
+        return TYPES[self.finish.dtype(self.finish.results[0])].itemsize
 
     @property
     def kind(self) -> Type:
@@ -129,8 +133,7 @@ def drive_sampling(k: Module, name: str, spec: Sampling) -> None:
     """Add the driver; its operands are the array and the result."""
     with k.function(name, Drive) as given:
         w = at_once(SamplingWords.read(k, given.words))
-        numbers = finish_numbers(k, spec.finish, w.numbers)
-        row = _Row(k, spec, w, k.load(spec.kind.scalar, w.filling), given.workspace, numbers)
+        row = _Row(k, spec, w, k.load(spec.kind.scalar, w.filling), given.workspace, _numbers(k, spec, w.numbers))
         each_row(k, given, w.rows, lambda out, of_x, of_y: _row(row, out, of_x, k.rebase(of_y)))
 
 
@@ -146,10 +149,19 @@ class _Row:
     numbers: Sequence[Value]
 
 
+def _numbers(k: Module, spec: Sampling, memory: Buffer) -> list[Value]:
+    dtypes = () if spec.finish is None else spec.finish.inputs[1:]
+    return [k.load(Type(LLVM[dtype]), memory + at * NUMBER_BYTES) for at, dtype in enumerate(dtypes)]
+
+
 def _store(row: _Row, value: Value, target: Buffer, at: Value, mask: Mask | None) -> None:
     """Store elements of a row of the result, finished."""
-    stored = finished(row.k, row.spec.finish, row.numbers, value)
-    write(row.k, stored, target + at * row.spec.stored_bytes, mask)
+    k, finish = row.k, row.spec.finish
+    if finish is not None:
+        lanes = value.type.lanes
+        numbers = [k.splat(number, lanes) if lanes else number for number in row.numbers]
+        (value,) = evaluated(k, finish, [value, *numbers])
+    write(k, value, target + at * row.spec.stored_bytes, mask)
 
 
 @dataclass(frozen=True, slots=True)
