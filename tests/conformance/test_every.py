@@ -68,6 +68,9 @@ DEFECTS = (
     "conv f64 NCHW n2 c16 i3x1 m63 k3x2 s2 p0x3:0 d1x2 b1",
     # phases of a transposed convolution summed their axes in different orders under one name
     "conv_transpose f32 NCHW n3 c147 i5x5x5 m63 k3x3x2 s2x2x5 p1:-1x1x4:6 g21",
+    # sums of all phases of a single pixel were to have room beside each other, and had none
+    "conv_transpose f32 NCHW n1 c3 i1x1x1 m8 k4x4x4 s2 b1 act=HardSigmoid(0.2,0.5)",
+    "conv_transpose f64 NCHW n2 c5 i1x1 m40 k8x8 s3 b1",
     # results without elements could not be planned
     "conv_transpose f32 NCHW n1 c4 i3x3 m5 k3x3 s1x1 p3:2x0",
     "conv_transpose f32 NHWC n1 c8 i3x3 m8 k5x5 g8 p4:3x0",

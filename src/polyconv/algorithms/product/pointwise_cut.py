@@ -109,7 +109,8 @@ def cuts_of(s: Situation, alike: Sequence[Sweep]) -> tuple[Cut, ...]:
     """How packed tensors are cut: for all outputs, or for whole vectors of them and for the rest."""
     p, sweep, lane, outputs = s.problem, alike[0], lanes(s.target, arith_of(s)), s.problem.m // s.problem.groups
     axes = folded_as_packed(sweep)
-    kinds = [("channel", _phases(alike) if p.layout == "NCHW" else 1)]
+    phases = _phases(alike) if p.layout == "NCHW" else 1
+    kinds = [("channel", phases if _slot_pixels(s, cut_outputs(s, "channel"), phases) else 1)]
     if (p.layout == "NCHW" or p.c == 1) and axes[-1].stride == 1 and not is_listed(sweep):
         kinds.append(("pixel", 1))
     if is_copied(s, sweep):
@@ -159,6 +160,13 @@ def panel_bytes(s: Situation, outputs: OutputSets, entries: int) -> int:
     return entries * outputs.width(s, outputs.most) * s.target.vector_bytes
 
 
+def _slot_pixels(s: Situation, outputs: OutputSets, phases: int) -> int:
+    """Whole vectors of pixels whose sums, of all phases of a set of outputs, have room on their way through a move."""
+    arith = arith_of(s)
+    lane = lanes(s.target, arith)
+    return _SLOT_BYTES // (arith.bytes * outputs.tall(lane) * phases) // lane * lane
+
+
 def _phases(alike: Sequence[Sweep]) -> int:
     """How many sweeps at a time have results that follow each other along the last axis, if all of them are there."""
     step = alike[0][-1].out_step
@@ -187,8 +195,7 @@ def cut_of(s: Situation, axes: Sweep, sweep_count: int, kind: str, phases: int, 
         wanted = (s.cache("l2", 1 / 4) if is_far(s, axes) else s.cache("l1", 2 / 3)) // read // least * least
     else:
         least, wanted = channel_tile(s.target, arith, outputs.vectors), s.cache("l2", 1 / 4) // read
-    slot_pixels = _SLOT_BYTES // (arith.bytes * tall * phases)
-    most = min(max(least, wanted), _MOST_PIXELS, slot_pixels // lane * lane)
+    most = min(max(least, wanted), _MOST_PIXELS, _slot_pixels(s, outputs, phases))
     if kind == "panel":
         most = _PANEL_TILES * lane * outputs.width(s, outputs.most)
     extents = [axis.out for axis in axes]
