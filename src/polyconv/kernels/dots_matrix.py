@@ -15,14 +15,10 @@ from polyconv.kernels.record import Record, Word, word_count
 from polyconv.kernels.rescale import PACKED, packs_rows
 from polyconv.kernels.signature import Int, Signature
 
-__all__ = [
-    "LINE_BYTES", "MATRIX_TILES", "PIECE_BYTES", "TILE_BYTES", "MatrixWalk", "PieceWords", "TileWords", "matrix_tile",
-]  # fmt: skip
+__all__ = ["MATRIX_TILES", "PIECE_BYTES", "TILE_BYTES", "MatrixWalk", "PieceWords", "TileWords", "matrix_tile"]
 
 MATRIX_TILES = {1: 4, 2: 2, 3: 1, 4: 1}
 """Vectors of output channels -> registers of pixels, of the largest tile: four registers have its sums."""
-LINE_BYTES = 64
-"""Of a cache line of the CPUs that have the unit."""
 
 
 class TileWords(Record):
@@ -49,8 +45,9 @@ class MatrixWalk(Signature):
     """So many ``groups`` of registers, from ``tiles`` on, by the vectors of a block.
 
     An entry is (offset, steps, rows of weights before it); a step multiplies so many ``words`` of so many ``rows``.
-    ``sums`` is memory for the sums of two groups.  While a block is multiplied, the weights of the next are on their
-    way: each step asks for some more ``lines`` of them, and a group for so many bytes behind those of the group before.
+    ``sums`` is memory for the sums of two groups.  While a block is multiplied the weights of the next are on their
+    way: every step asks for so many more ``lines`` of them, each as long as a vector, and every group begins
+    ``asked_bytes`` behind where the group before it began.
     """
 
     source: Buffer
@@ -122,8 +119,8 @@ def _multiply(k: Module, spec: FusedTile, given: MatrixWalk, begins: list[Buffer
             at, weights, far = step.values
             _products(k, spec, given, [begin + at for begin in begins], weights, vectors, size)
             with k.loop(0, given.lines) as line:
-                k.prefetch(far + line.index * LINE_BYTES, far=True)
-            step.next(at + given.words * arithmetic.bytes, weights + given.words * wide, far + given.lines * LINE_BYTES)
+                k.prefetch(far + line.index * size, far=True)
+            step.next(at + given.words * arithmetic.bytes, weights + given.words * wide, far + given.lines * size)
         entry.next(step.results[2])
     for number in range(len(begins)):
         for j in range(vectors):

@@ -33,7 +33,6 @@ from polyconv.models.native import (
     Here,
     Maker,
     Translation,
-    finish_for,
     foretold,
     fused_segment,
     own_segment,
@@ -225,9 +224,9 @@ def _make_all(
     groups = clustered(
         steps, set(results), lambda some: _is_one_pass(making, some, fragments), fragments.__contains__
     )
-    groups = finished(
-        groups, set(results), lambda node: getattr(own.get(node), "finished", None) is not None,
-        lambda node, after, stored: finish_for(node, after, stored, fragments, known, constants) is not None,
+    groups, joint = finished(
+        groups, set(results),
+        lambda node, after, stored: with_finish(node, own.get(node), after, stored, fragments, known, constants),
     )
     readers: dict[str, list[int]] = {}
     for index, group in enumerate(groups):
@@ -247,12 +246,9 @@ def _make_all(
             reads, segment = fused_segment(group, fragments, outputs, known, constants, making.maker(group[0]))
             _add(making, Step(_of_file(group), reads, outputs, segment))
         elif group[0] in own:
-            node, found = group[0], own[group[0]]
-            if group[1:]:
-                finish = finish_for(node, group[1:], outputs, fragments, known, constants)
-                node, found = with_finish(node, found, finish, outputs)
-            facts.note(foretold(node, found, known, constants))
-            reads, segment = own_segment(node, found, known, constants, making.maker(node))
+            node, runs = joint.get(group[0], (group[0], own[group[0]]))
+            facts.note(foretold(node, runs, known, constants))
+            reads, segment = own_segment(node, runs, known, constants, making.maker(node))
             _add(making, Step(_of_file(group), reads, node.outputs, segment))
             if (price := joining(node, partial(_copied, making, reads))) is not None:
                 making.layout.others.append(price)

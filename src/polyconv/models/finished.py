@@ -8,14 +8,18 @@ It must not know what an operator computes.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from typing import TypeVar
 
 from polyconv.models.graph import Node, consumers
 
 __all__ = ["finished"]
 
+T = TypeVar("T")
 
-def finished(groups: Sequence[tuple[Node, ...]], results: Collection[str], takes: Callable[[Node], bool],
-             fits: Callable[[Node, Sequence[Node], Sequence[str]], bool]) -> list[tuple[Node, ...]]:  # fmt: skip
+
+def finished(groups: Sequence[tuple[Node, ...]], results: Collection[str],
+             joined: Callable[[Node, Sequence[Node], Sequence[str]], T | None]
+             ) -> tuple[list[tuple[Node, ...]], dict[Node, T]]:  # fmt: skip
     """Put passes behind the nodes that take them in.
 
     Parameters
@@ -24,10 +28,14 @@ def finished(groups: Sequence[tuple[Node, ...]], results: Collection[str], takes
         In running order.
     results : collection of str
         Values that the graph must deliver.
-    takes : callable
-        Whether a node takes passes in.
-    fits : callable
-        Whether a node takes in some nodes in running order, all its readers among them, which store some values.
+    joined : callable
+        Of a node, of nodes in running order among which all its readers are, and of the values that these store: what
+        stands for all of them; None if the node does not take them in.
+
+    Returns
+    -------
+    list of tuple of Node, dict
+        The groups, and what stands for those whose first node takes the others in, by that node.
     """
     readers = consumers(node for group in groups for node in group)
     home = {node: at for at, group in enumerate(groups) for node in group}
@@ -36,13 +44,14 @@ def finished(groups: Sequence[tuple[Node, ...]], results: Collection[str], takes
         made = [name for node in nodes for name in node.writes]
         return [name for name in made if name in results or any(r not in nodes for r in readers.get(name, ()))]
 
-    found: dict[int, tuple[Node, ...]] = dict(enumerate(groups))
-    for at, group in enumerate(groups):
-        made = group[0].writes
-        if at not in found or len(group) != 1 or not takes(group[0]) or any(name in results for name in made):
+    found, joint = dict(enumerate(groups)), dict[Node, T]()
+    for at, (first, *others) in enumerate(groups):
+        following = {home[reader] for name in first.writes for reader in readers.get(name, ())}
+        if others or len(following) != 1 or any(name in results for name in first.writes):
             continue
-        following = {home[reader] for name in made for reader in readers.get(name, ())}
-        after = following.pop() if len(following) == 1 else at
-        if after != at and fits(group[0], groups[after], stored(groups[after])):
+        (after,) = following
+        both = joined(first, groups[after], stored(groups[after]))
+        if both is not None:
+            joint[first] = both
             found[at] += found.pop(after)
-    return [found[at] for at in sorted(found)]
+    return list(found.values()), joint

@@ -22,7 +22,6 @@ from polyconv.models.graph import STAND_IN, Array, Dims, Node, Value
 from polyconv.models.limits import shorten
 from polyconv.models.segment import Segment
 from polyconv.operators.building import Fragment
-from polyconv.operators.finish import Finish
 from polyconv.operators.fusing import Fused, Member, finish_of, planner_of
 from polyconv.operators.images import by_image
 from polyconv.operators.job import Known, Operation, Own, Plan, Planner
@@ -33,7 +32,7 @@ from polyconv.operators.types import TYPES
 from polyconv.operators.views import Look, View
 
 __all__ = [
-    "ONNX", "OPERATORS", "OWN", "Given", "Here", "Maker", "Translation", "broadcast_dims", "finish_for", "foretold",
+    "ONNX", "OPERATORS", "OWN", "Given", "Here", "Maker", "Translation", "broadcast_dims", "foretold",
     "fused_segment", "like", "named", "native", "own_segment", "pass_of", "with_finish",
 ]  # fmt: skip
 
@@ -67,7 +66,7 @@ ONNX = Translation()
 def foretold(node: Node, found: Taken, known: Lookup, constants: Mapping[str, Array]) -> tuple[Value, ...]:
     """What a node will make: types, and extents where those of all inputs are known, else how many there are."""
     if isinstance(found, Fragment):
-        kind = type_of(TYPES[_result_dtype(found)].numpy)
+        kind = type_of(TYPES[found.expression.made].numpy)
         read = [known(node.inputs[at]).dims for at in found.reads[: 1 if found.follows else None]]
         return (Value(node.outputs[0], kind, broadcast_dims(read)),)
     inputs = [known(name) for name in node.inputs]
@@ -145,24 +144,25 @@ def pass_of(nodes: Sequence[Node], fragments: Mapping[Node, Fragment], results: 
     return inputs, Fused(len(inputs), arrays, tuple(members), tuple(numbers[name] for name in results))
 
 
-def finish_for(node: Node, after: Sequence[Node], stored: Sequence[str], fragments: Mapping[Node, Fragment],
-               known: Lookup, constants: Mapping[str, Array]) -> Finish | None:  # fmt: skip
-    """Nodes that read what a node makes, as what that node does on its way out; None where they need more than that."""
-    made = known(node.outputs[0])
-    if made.dims is None or made.type not in BY_TYPE or not all(each in fragments for each in after):
+def with_finish(node: Node, own: Own | View | None, after: Sequence[Node], stored: Sequence[str],
+                fragments: Mapping[Node, Fragment], known: Lookup, constants: Mapping[str, Array]
+                ) -> tuple[Node, Own] | None:  # fmt: skip
+    """A node that does, on its way out, what nodes after it do, which store some values, and what runs it.
+
+    None where it does nothing on its way out, or where those need more than what it makes and single numbers.
+    """
+    if not isinstance(own, Own) or own.finished is None or not all(each in fragments for each in after):
         return None
+    made = known(node.outputs[0])
     inputs, fused = pass_of(after, fragments, stored, constants)
-    return finish_of(fused, BY_TYPE[made.type].numpy, len(made.dims)) if inputs == node.outputs else None
-
-
-def with_finish(node: Node, own: Own | View, finish: Finish | None, stored: Sequence[str]) -> tuple[Node, Own]:
-    """A node that finishes what it makes and stores that, and what runs it."""
-    assert isinstance(own, Own)
-    assert own.finished is not None
-    assert finish is not None
-    dtypes = (TYPES[finish.dtype].numpy.name,)
-    finished = replace(own, planner=own.finished(finish), dtypes=dtypes, finished=None)
-    return replace(node, outputs=tuple(stored)), finished
+    if made.dims is None or made.type not in BY_TYPE or inputs != node.outputs:
+        return None
+    finish = finish_of(fused, BY_TYPE[made.type].numpy, len(made.dims))
+    if finish is None:
+        return None
+    dtypes = (TYPES[finish.expression.made].numpy.name,)
+    both = replace(own, planner=own.finished(finish), dtypes=dtypes, finished=None)
+    return replace(node, outputs=tuple(stored)), both
 
 
 Given = Callable[[Sequence[Any]], list[Any]]
@@ -218,15 +218,11 @@ def fused_segment(nodes: Sequence[Node], fragments: Mapping[Node, Fragment], res
                   constants: Mapping[str, Array], maker: Maker) -> tuple[tuple[str, ...], Segment]:  # fmt: skip
     """The segment of element-wise nodes that run as one pass, and the names of the values that it reads."""
     inputs, fused = pass_of(nodes, fragments, results, constants)
-    dtypes = {node.outputs[0]: TYPES[_result_dtype(fragments[node])].numpy for node in nodes}
+    dtypes = {node.outputs[0]: TYPES[fragments[node].expression.made].numpy for node in nodes}
     planner = planner_of(fused)
     outputs = _outputs(results, [dtypes[name] for name in results], _lies_of(planner, [known(name) for name in inputs]))
     label = nodes[0].label if len(nodes) == 1 else f"{nodes[0].label} and {len(nodes) - 1} nodes after it"
     return inputs, replace(maker.planned(label, outputs, planner, ()), by_image=True, gaps=True)
-
-
-def _result_dtype(fragment: Fragment) -> str:
-    return fragment.expression.dtype(fragment.expression.results[0])
 
 
 def own_segment(node: Node, found: Own | View, known: Lookup, constants: Mapping[str, Array], maker: Maker

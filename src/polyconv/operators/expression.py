@@ -53,6 +53,11 @@ class Expression:
         """Element type of a value."""
         return self.inputs[number] if number < len(self.inputs) else self.steps[number - len(self.inputs)].dtype
 
+    @property
+    def made(self) -> str:
+        """Element type of the first result."""
+        return self.dtype(self.results[0])
+
     def __str__(self) -> str:
         steps = " ".join(f"{s.function}{s.arguments}{s.dtype}".replace(" ", "") for s in self.steps)
         return f"{','.join(self.inputs)} {steps} {','.join(map(str, self.results))}"

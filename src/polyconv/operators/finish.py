@@ -26,8 +26,3 @@ class Finish:
 
     expression: Expression
     numbers: tuple[Array, ...]
-
-    @property
-    def dtype(self) -> str:
-        """Of what is stored."""
-        return self.expression.dtype(self.expression.results[0])

@@ -140,7 +140,7 @@ def _is_bytewise(fused: Fused) -> bool:
     read = {e.inputs[at] for member, e in zip(fused.members, members, strict=True)
             for at, number in enumerate(member.reads) if number == 0}  # fmt: skip
     first = fused.inputs + len(fused.constants)
-    made = {members[number - first].dtype(members[number - first].results[0]) for number in fused.results}
+    made = {members[number - first].made for number in fused.results}
     between = {step.dtype for e in members for step in e.steps}
     return BYTES.issuperset(read | made) and not BYTES.issuperset(between)
 
@@ -260,10 +260,7 @@ def _dtypes(fused: Fused, given: Sequence[Lies]) -> list[str]:
     """Element types of all values."""
     kinds = [lie.dtype for lie in given] + [a.dtype for a in fused.constants]
     found = [dtype_name(kind, has_halves=True, has_truth=True) or "" for kind in kinds]
-    for member in fused.members:
-        expression = member.fragment.expression
-        found.append(expression.dtype(expression.results[0]))
-    return found
+    return found + [member.fragment.expression.made for member in fused.members]
 
 
 def _joint(fused: Fused, which: range, results: Sequence[int], dtypes: Sequence[str], first: int

@@ -100,7 +100,7 @@ def _read(operation: Operation) -> Own | str:
 def _planned(way: _Way, finish: Finish | None, given: Sequence[Lies], c: Conditions) -> Plan:
     planning = Planning(given, c)
     axes = _axes(way, given[0].shape)
-    dtype = given[0].dtype if finish is None else TYPES[finish.dtype].numpy
+    dtype = given[0].dtype if finish is None else TYPES[finish.expression.made].numpy
     y = planning.result([axis.out for axis in axes], dtype)
     if not c.dry:
         sampled(planning, 0, y, [_taps(way, axis) for axis in axes], way.extrapolation, finish)

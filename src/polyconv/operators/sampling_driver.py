@@ -82,9 +82,7 @@ class Sampling:
     @property
     def stored_bytes(self) -> int:
         """Of an element of the result."""
-        if self.finish is None:
-            return DTYPES[self.dtype].itemsize
-        return TYPES[self.finish.dtype(self.finish.results[0])].itemsize
+        return TYPES[self.dtype if self.finish is None else self.finish.made].itemsize
 
     @property
     def kind(self) -> Type:

@@ -37,7 +37,7 @@ from polyconv.algorithms.dots.weights import block_weights
 from polyconv.algorithms.form import Forms, Refusal
 from polyconv.dataclass import dataclass
 from polyconv.kernels import matrix_unit
-from polyconv.kernels.dots_matrix import LINE_BYTES, MATRIX_TILES, PIECE_BYTES, TILE_BYTES, MatrixWalk, matrix_tile
+from polyconv.kernels.dots_matrix import MATRIX_TILES, PIECE_BYTES, TILE_BYTES, MatrixWalk, matrix_tile
 from polyconv.kernels.fused import FusedTile, of_sums
 from polyconv.kernels.isa import Arithmetic, lanes
 from polyconv.kernels.layout import Move, MoveIn
@@ -161,7 +161,7 @@ class MatrixForm(ChannelsForm):
             last_together=MATRIX_TILES[sizes.last_vectors], functions=functions, tiles=tiles, pieces=pieces, sums=sums,
             spare_channel=group_in * channel_bytes(arith) if group_in < channels and not spreads else 0,
             pixels=math.prod(max(1, h.count) for h in sizes.held), results=results,
-            lines=(lines := words * sizes.vectors * of_vector // LINE_BYTES), asked=main // lines,
+            lines=words * sizes.vectors, asked=main // (words * sizes.vectors),
         )  # fmt: skip
         return Step(matrix_driver(r), filled(values, keep), items)
 

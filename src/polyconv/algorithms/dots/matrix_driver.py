@@ -44,8 +44,8 @@ class MatrixWords(BlockWords):
     begin ``pitch`` apart for every line.  ``tiles`` and ``pieces`` say where the lists lie in the workspace, ``sums``
     where registers are stored.  Each of the panel's ``pixels`` may have a ``spare_channel``, so many bytes from its
     begin.  ``functions`` has for a block, and for the last one, tiles of each number of registers of pixels, of which
-    ``together`` is the largest.  A block's weights have so many ``lines`` for each step; a group that asks for one of
-    the next block's at each step asks for ``asked`` bytes.
+    ``together`` is the largest.  A step reads so many ``lines`` of a block's weights, vectors of them; a group whose
+    steps ask for one line each asks for ``asked`` bytes.
     """
 
     shapes: Memory
@@ -138,28 +138,26 @@ def _block(k: Module, p: MatrixWords, item: Item, frame: Frame, workspace: Buffe
     is_last, weights, bias, scale, constants, outputs, lanes, beside_y, beside_r = own
     fused, in_place = results.fused.equals(1), p.panel.in_place.equals(1)
     y_step, r_step = k.select(fused, last.y_stride, results.slot_row), k.select(fused, last.r_stride, 0)
-    of_list, none = p.lists.lists.at(0), k.constant(INT, 0)
+    together, begin = k.select(is_last, p.last_together, p.together), k.select(is_last, _MOST, 0)
+    # near-equal groups: one of a single register would take as long as one of all
+    groups = (tiles + together - 1) // together
+    size, larger = tiles // groups, tiles % groups
+    # all of them together ask for the next block's weights
+    lines = k.select(is_last, 0, (p.lines + groups - 1) // groups)
+    asked, of_list = p.asked * lines, p.lists.lists.at(0)
     walk = MatrixWalk(
         k.either(in_place, frame.x, workspace + p.common.panel), p.row_step, p.rows, p.words,
         p.lists.entries + of_list.first * 8, of_list.count, weights, workspace + p.tiles, tiles, workspace + p.pieces,
         k.either(fused, frame.y + beside_y, workspace), y_step,
         k.either(fused, frame.residual + beside_r, workspace), r_step,
-        lanes, bias, scale, constants, workspace + p.sums, weights + p.w_block, none, none,
+        lanes, bias, scale, constants, workspace + p.sums, weights + p.w_block, lines, asked,
     )  # fmt: skip
-    together, begin = k.select(is_last, p.last_together, p.together), k.select(is_last, _MOST, 0)
-    # near-equal groups: one of a single register would take as long as one of all
-    groups = (tiles + together - 1) // together
-    size, larger = tiles // groups, tiles % groups
-    # all groups together ask for the next block's weights
-    lines = k.select(is_last, 0, (p.lines + groups - 1) // groups)
-    asked = p.asked * lines
-    for before, tiles_before, count, registers in ((none, none, larger, size + 1),
-                                                   (larger, larger * (size + 1), groups - larger, size)):  # fmt: skip
-        with k.when(count > 0):
-            some = altered(
-                walk, tiles=workspace + (p.tiles + tiles_before * TILE_BYTES), groups=count, lines=lines,
-                asked_bytes=asked, next_weights=weights + (p.w_block + before * asked),
-            )  # fmt: skip
+    rest = altered(
+        walk, tiles=workspace + (p.tiles + larger * (size + 1) * TILE_BYTES), groups=groups - larger,
+        next_weights=weights + (p.w_block + larger * asked),
+    )  # fmt: skip
+    for some, registers in ((altered(walk, groups=larger), size + 1), (rest, size)):
+        with k.when(some.groups > 0):
             k.call(p.functions.at(begin + registers - 1), some)
     with k.when(results.fused.equals(0)), k.loop(0, rows, results.run_rows) as run:
         _, y_row, r_row = row_place(k, p.common, item, run.index)
