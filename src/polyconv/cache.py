@@ -12,16 +12,25 @@ import os
 import re
 import stat
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from io import FileIO
 from pathlib import Path
+from typing import TypeVar
 
-__all__ = ["cache_folder", "clear_cache", "has_folder", "place", "read", "usable", "use_folder", "write"]
+__all__ = ["cache_folder", "clear_cache", "has_folder", "place", "read", "read_into", "usable", "use_folder", "write"]
+
+P = TypeVar("P", bytes, memoryview)
 
 _MAGIC = b"polyconv-object-1\n"
+_HEAD = len(_MAGIC) + 32
+"""Bytes before the payload."""
 _MOST_BYTES = 256 << 20
-_NAME = re.compile(r"[0-9a-f]{64}\.(?:o|cpu|model|plans|\w+\.part)")
+"""Of a file; of all that is ``_LARGE``; and of all other files."""
+_NAME = re.compile(r"[0-9a-f]{64}\.(?:o|cpu|model|plans|runs|\w+\.part)")
 _LASTING = (".cpu", ".part")
 """Of what is small and serves every kernel, and of what is being written; the rest goes when space runs out."""
+_LARGE = ".runs"
+"""What holds the weights of a network."""
 _LONGEST_WRITE_SECONDS = 3600.0
 _TRIM_BYTES = 16 << 20
 _log = logging.getLogger("polyconv")
@@ -64,8 +73,8 @@ def place(parts: Sequence[str], kind: str = "o") -> Path | None:
     parts : sequence of str
         All that shapes the bytes.
     kind : str
-        Suffix of the name: ``o`` for objects, ``cpu`` for what is known of a processor, ``model`` and ``plans`` for
-        what is known of a model.
+        Suffix of the name: ``o`` for objects, ``cpu`` for what is known of a processor, ``model``, ``plans``
+        and ``runs`` for what is known of a model.
     """
     folder = cache_folder()
     name = hashlib.sha256("\n".join(parts).encode()).hexdigest()
@@ -91,31 +100,51 @@ def usable(folder: Path) -> bool:
 
 def read(path: Path) -> bytes | None:
     """Payload of a cache file, or None: absent, foreign or damaged."""
+    return _read(path, lambda file, size: file.read())
+
+
+def read_into(path: Path, room: Callable[[int], memoryview]) -> memoryview | None:
+    """The same in memory of the caller: ``room(size)`` gives so many bytes."""
+    def rest(file: FileIO, size: int) -> memoryview:
+        memory, at = room(size), 0
+        while at < size and (count := file.readinto(memory[at:])):
+            at += count
+        return memory[:at]
+
+    return _read(path, rest)
+
+
+def _read(path: Path, rest: Callable[[FileIO, int], P]) -> P | None:
+    """What ``rest`` reads of a file behind its head, which is so many bytes if nobody cuts it short meanwhile."""
     try:
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0))
-        with os.fdopen(handle, "rb") as file:
+        with FileIO(handle, "rb") as file:
             info = os.fstat(handle)
             own = not hasattr(os, "getuid") or info.st_uid == os.getuid()
             if not stat.S_ISREG(info.st_mode) or not own or info.st_mode & 0o022 or info.st_size > _MOST_BYTES:
                 _warn("private", f"{path} in the object cache is not a private file of this user; it is made anew")
                 return None
-            data = file.read()
+            head, payload = file.read(_HEAD), rest(file, max(0, info.st_size - _HEAD))
     except FileNotFoundError:
         return None
     except OSError as error:
         _warn("read", f"{path} in the object cache cannot be read ({error}); it is made anew")
         return None
-    payload = data[len(_MAGIC) + 32 :]
-    if data[: len(_MAGIC)] != _MAGIC or hashlib.sha256(payload).digest() != data[len(_MAGIC) : len(_MAGIC) + 32]:
+    if head != _MAGIC + hashlib.sha256(payload).digest():
         _warn("damage", f"{path} in the object cache is damaged; it is made anew")
         return None
     return payload
 
 
 def write(path: Path, payload: bytes) -> None:
-    """Keep an object: a private temporary file, then one rename; older objects go when space runs out."""
+    """Keep an object: a private temporary file, then one rename; older objects go when space runs out.
+
+    One that is too large to be read again is not kept.
+    """
     global _untrimmed
     data = _MAGIC + hashlib.sha256(payload).digest() + payload
+    if len(data) > _MOST_BYTES:
+        return
     try:
         temporary = path.with_name(f"{path.stem}.{os.urandom(8).hex()}.part")
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o600)
@@ -147,12 +176,15 @@ def _own_files(folder: Path) -> Iterator[tuple[float, int, str]]:
 
 
 def _trim(folder: Path) -> None:
-    """Delete the oldest objects beyond the size cap, and what processes that died left half written."""
-    total, long_ago = 0, time.time() - _LONGEST_WRITE_SECONDS
+    """Delete the oldest objects beyond the size cap, and what processes that died left half written.
+
+    What is large has a cap of its own, so that it drives out no kernels.
+    """
+    totals, long_ago = {True: 0, False: 0}, time.time() - _LONGEST_WRITE_SECONDS
     for changed, size, file in sorted(_own_files(folder), reverse=True):
-        total += size
+        totals[file.endswith(_LARGE)] += size
         abandoned = changed < long_ago and file.endswith(".part")
-        if abandoned or (total > _MOST_BYTES and not file.endswith(_LASTING)):
+        if abandoned or (totals[file.endswith(_LARGE)] > _MOST_BYTES and not file.endswith(_LASTING)):
             Path(file).unlink(missing_ok=True)
 
 

@@ -65,6 +65,23 @@ def test_the_oldest_go_when_there_are_too_many(folder: Path, monkeypatch: pytest
     assert sorted(file.name for file in folder.iterdir()) == sorted([*FOREIGN, *(f"{d * 64}.o" for d in "3a0")])
 
 
+def test_runs_of_networks_drive_out_no_kernels(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "_MOST_BYTES", 3500)
+    names = [f"{'0' * 64}.o", f"{'1' * 64}.plans", *(f"{digit * 64}.runs" for digit in "23456")]
+    for number, name in enumerate(names):  # oldest first
+        (folder / name).write_bytes(bytes(1000))
+        os.utime(folder / name, (time.time() - 100 + number, time.time() - 100 + number))
+    cache._trim(folder)
+    assert sorted(file.name for file in folder.iterdir()) == sorted([*names[:2], *names[4:]])
+
+
+def test_what_could_not_be_read_again_is_not_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "_MOST_BYTES", 3500)
+    for size in (3450, 3451):  # with a head of 50 bytes
+        cache.write(folder / f"{size:064x}.o", bytes(size))
+    assert [cache.read(file) for file in folder.iterdir()] == [bytes(3450)]
+
+
 def test_the_folder_is_looked_through_once_for_so_many_bytes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[Path] = []
     monkeypatch.setattr(cache, "_trim", looked.append)

@@ -30,8 +30,8 @@ from polyconv.kernels.signature import Address, Signature
 from polyconv.target import Target, llvm_version
 
 __all__ = [
-    "EVENTS", "Events", "Take", "fingerprint", "generator", "kept", "kept_file", "kernel", "kernel_text",
-    "log_compiling", "module_for", "texts_only",
+    "EVENTS", "Events", "Take", "fingerprint", "found_again", "functions_by_address", "generator", "kept", "kept_file",
+    "kernel", "kernel_text", "log_compiling", "module_for", "texts_only",
 ]  # fmt: skip
 
 S = TypeVar("S", bound=Signature)
@@ -127,6 +127,25 @@ def kernel(name: str, functions: Mapping[str, type[S]], build: Callable[[Module]
         return {function: Address(places[function], s) for function, s in functions.items()}
 
     return _once(level, made)
+
+
+def functions_by_address() -> dict[int, tuple[str, str]]:
+    """Kernel and name of every function that this process has loaded, as ``found_again`` takes them."""
+    return {address: (level, name) for level, of_kernel in [*_loaded.items()] for name, address in of_kernel.items()}
+
+
+def found_again(level: str, names: Sequence[str], target: Target) -> dict[str, int] | None:
+    """Addresses of a kernel's functions without what builds it, if they are loaded or the cache has them; else None."""
+    loaded = _loaded.get(level)
+    if loaded is None:
+        path = _file(level, _made_for(target))
+        code = None if path is None else files.read(path)
+        if code is None:
+            return None
+        with _lock:
+            EVENTS.loaded += 1
+        loaded = _linked(code, tuple(names), {})
+    return {name: loaded[name] for name in names if name in loaded}
 
 
 def _once(label: str, make: Callable[[], dict[str, T]]) -> dict[str, T]:

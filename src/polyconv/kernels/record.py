@@ -332,11 +332,15 @@ def filled(record: Record, keep: list[Any]) -> NDArray[np.int64]:
     return made
 
 
-def words_of(*records: Record) -> list[int]:
-    """The words of records that follow each other, for a table that has others beside them."""
+def words_of(*parts: Record | list[int], keep: list[Any]) -> list[int]:
+    """The words of records and integers that follow each other, for a table that has others beside them.
+
+    What the words point to is kept alive in ``keep``.
+    """
     table: list[int] = []
-    for record in records:
-        _put(table, type(record), record, [])
+    for part in parts:
+        if isinstance(part, list):
+            table += part
+        else:
+            _put(table, type(part), part, keep)
     return table
-
-

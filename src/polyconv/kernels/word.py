@@ -1,14 +1,16 @@
 """Kinds of words in a table: how generated code reads each, and how each is filled from a value.
 
-An integer is one word; memory and functions are two: an address, and the bytes that lie there.  It must not know
-records.
+An integer is one word; memory and functions are two: an address, and the bytes that lie there.  ``pointing`` tells
+which words of which tables are addresses, for whoever wants to have these tables elsewhere.  It must not know records.
 """
 
 from __future__ import annotations
 
 import operator
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, SupportsIndex, TypeVar
 
 import numpy as np
@@ -19,7 +21,10 @@ from polyconv.kernels.language import Module
 from polyconv.kernels.signature import Address, Callee, Signature
 from polyconv.kernels.values import Buffer, Type, Value
 
-__all__ = ["Bits", "Callees", "Function", "Functions", "Kind", "Memory", "Span", "Word", "put_elsewhere", "words"]
+__all__ = [
+    "Bits", "Callees", "Function", "Functions", "Kind", "Memory", "Pointing", "Span", "Word", "pointing",
+    "put_elsewhere", "words",
+]  # fmt: skip
 
 S = TypeVar("S", bound=Signature)
 
@@ -29,6 +34,45 @@ class Span(NamedTuple):
 
     address: int
     size: int
+
+
+@dataclass(slots=True, eq=False)
+class Pointing:
+    """Tables that were made while somebody asked which of their words are addresses.
+
+    Parameters
+    ----------
+    tables : dict
+        By address: the table, and its words that are addresses: which, of what, and how many bytes lie there; of a
+        function -1.
+    """
+
+    tables: dict[int, tuple[Any, list[tuple[int, int, int]]]] = field(default_factory=dict)
+    _growing: dict[int, tuple[list[int], list[tuple[int, int, int]]]] = field(default_factory=dict)
+
+    def points(self, table: list[int], address: int, size: int) -> None:
+        """Be told that the next word of a growing table is an address."""
+        _, found = self._growing.setdefault(id(table), (table, []))  # which is held, so that its id is no other's
+        found.append((len(table), address, size))
+
+    def lies(self, table: list[int], address: int, made: Any) -> None:
+        """Be told where a table that has grown lies."""
+        _, found = self._growing.pop(id(table), (table, []))
+        self.tables[address] = made, found
+
+
+_TOLD: list[Pointing] = []
+
+
+@contextmanager
+def pointing(told: Pointing) -> Iterator[None]:
+    """Have it told of the tables that this process makes meanwhile, in whatever thread."""
+    _TOLD.append(told)
+    try:
+        yield
+    finally:
+        _TOLD.remove(told)
+        told._growing.clear()  # of tables that were never finished
 
 
 class Kind(Protocol):
@@ -101,9 +145,9 @@ class Memory:
             put_elsewhere(table, value, keep)
         elif isinstance(value, np.ndarray):
             keep.append(value)
-            table += (address(value), value.nbytes)
+            _put_address(table, address(value), value.nbytes)
         elif isinstance(value, Span):
-            table += value
+            _put_address(table, *value)
         else:
             raise TypeError("an array, a list of integers or a Span")
 
@@ -129,7 +173,12 @@ class Function(Generic[S]):
         """Append the address."""
         if value is not None and (not isinstance(value, Address) or value.signature not in self.signatures):
             raise TypeError(f"the address of a {' or '.join(s.__name__ for s in self.signatures)}")
-        table += (value or 0, 0)
+        if value is None:
+            table += (0, 0)
+        else:
+            for told in _TOLD:
+                told.points(table, value, -1)
+            table += (value, 0)
 
 
 class Callees(Generic[S]):
@@ -183,12 +232,24 @@ def put_elsewhere(table: list[int], values: list[int], keep: list[Any]) -> None:
         return Memory().put(table, words(values), keep)
     address, count = made.buffer_info()
     keep.append(memoryview(made))
-    table += (address, 8 * count)
+    for told in _TOLD:
+        told.lies(values, address, made)
+    _put_address(table, address, 8 * count)
+
+
+def _put_address(table: list[int], address: int, size: int) -> None:
+    """Append an address and the bytes that lie there."""
+    for told in _TOLD:
+        told.points(table, address, size)
+    table += (address, size)
 
 
 def words(values: list[int]) -> NDArray[np.int64]:
     """A table of 64-bit words."""
     try:
-        return np.frombuffer(array("q", values or [0]), np.int64)
+        made = np.frombuffer(array("q", values or [0]), np.int64)
     except OverflowError:  # an address in the upper half
-        return np.array([v % (1 << 64) for v in values], np.uint64).view(np.int64)
+        made = np.array([v % (1 << 64) for v in values], np.uint64).view(np.int64)
+    for told in _TOLD:
+        told.lies(values, address(made), made)
+    return made

@@ -67,7 +67,7 @@ def ahead_words(r: Request, sweep: Sweep, box: Sequence[int], planes: int) -> Ah
 
 def asks_ahead(ahead: Ahead) -> bool:
     """Whether a box asks for inputs of another one."""
-    return words_of(ahead)[0] > 0
+    return words_of(ahead, keep=[])[0] > 0
 
 
 def boxed_words(r: Request, sweep: Sweep, box: tuple[int, ...], held: Sequence[Lines], splits: int = 1,

@@ -175,6 +175,8 @@ class Graph:
         What the file says of itself.
     digest : str
         Fingerprint of the file, weights left out; empty where none was made.
+    content : callable or None
+        Finds the fingerprint of the file with its weights; None where that would take too long, or not all lie in it.
     """
 
     format: str
@@ -190,6 +192,7 @@ class Graph:
     removed: tuple[Node, ...] = ()
     about: ModelMetadata = field(default_factory=ModelMetadata)
     digest: str = ""
+    content: Callable[[], str] | None = None
 
 
 def order(nodes: Sequence[Node], given: Collection[str], results: Iterable[str]) -> tuple[Node, ...]:

@@ -1,4 +1,4 @@
-"""What a process leaves the next one about a model: its graph as it was read, and the plans of its convolutions.
+"""What a process leaves the next one about a model: its graph as read, plans of its convolutions, runs laid out.
 
 Files beside the compiled kernels, under names that say all that shapes what is in them: the model's bytes, the code
 that read them, the packages it asked.  Any that is absent, damaged or of another kind is made anew.  Like a kernel,
@@ -9,25 +9,35 @@ know what it keeps.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import numpy as np
 
 from polyconv import cache as files
 from polyconv import planning, problem
 from polyconv.in_force import keep_where_settings_say, target_in_force
 from polyconv.kernels.objects import fingerprint, generator
+from polyconv.kernels.word import Pointing, pointing
 from polyconv.machine.host import profile_in_force
+from polyconv.models.laid import Laid
+from polyconv.planning import wisdom
 from polyconv.planning.remembered import Remembered, remembering
+from polyconv.runtime.arrays import aligned
+from polyconv.settings import resolve
 
-__all__ = ["KeptPlans", "digest_of", "keep", "kept", "place"]
+__all__ = ["KeptPlans", "KeptRuns", "digest_of", "keep", "kept", "place"]
 
 K = TypeVar("K")
 
 _MOST_BYTES = 16 << 20
 """Of a file: a model whose small constants take more is read as soon as parsed."""
+_SETTINGS = ("threads", "accuracy", "workspace_limit", "layout")
+"""Of those in force, what runs depend on beside target and profile."""
 
 
 def digest_of(data: bytes) -> str:
@@ -42,9 +52,21 @@ def place(kind: str, parts: Sequence[str]) -> Path | None:
     return found if found is not None and files.usable(found.parent) else None
 
 
-def kept(file: Path | None, read: Callable[[bytes], object], kind: type[K]) -> K | None:
-    """What a file holds; None where there is none, or it cannot be read as such a thing."""
-    data = None if file is None else files.read(file)
+def kept(file: Path | None, read: Callable[[Any], object], kind: type[K],
+         room: Callable[[int], memoryview] | None = None) -> K | None:  # fmt: skip
+    """What a file holds; None where there is none, or it cannot be read as such a thing.
+
+    Parameters
+    ----------
+    file : Path or None
+    read : callable
+        Makes it of the file's bytes.
+    kind : type
+        What it must be.
+    room : callable, optional
+        Where the bytes are to lie, as ``polyconv.cache.read_into`` takes it.
+    """
+    data = None if file is None else files.read(file) if room is None else files.read_into(file, room)
     if data is None:
         return None
     try:
@@ -89,6 +111,75 @@ class KeptPlans:
             yield
         if self._file is not None and self._memory.is_worth_leaving:
             keep(self._file, self._memory.left(profile, target))
+
+
+class KeptRuns:
+    """How a program first ran: what a process before has left of such runs, and what this one leaves.
+
+    Of each program one way of running it is left, that of its first run: feeds that lie as those did, and the same
+    results.  The second such run leaves it.
+
+    Parameters
+    ----------
+    content : callable or None
+        Fingerprint of the model with all its weights; None where there is none, and nothing is left.
+    options : str
+        Says what the session's caller chose.
+    """
+
+    __slots__ = ("_content", "_file", "_options", "_told")
+
+    def __init__(self, content: Callable[[], str] | None, options: str) -> None:
+        self._content, self._options = content, options
+        self._file: Path | None = None
+        self._told: Pointing | None = None
+
+    def before(self, results: Sequence[str], feeds: Mapping[str, Any]) -> tuple[Laid, Any] | None:
+        """What was left of runs like the first one; of others nothing."""
+        content, self._content = self._content, None  # which holds the weights
+        if content is None or not resolve("kept_runs") or not _is_predicted():
+            return None
+        target = target_in_force()
+        lie = [(name, type(a).__name__, a.shape, a.strides, str(a.dtype)) for name, a in sorted(feeds.items())]
+        settings = [resolve(name) for name in _SETTINGS]
+        made_for = (_running_code(), generator(), str(profile_in_force()), repr(target))
+        self._file = place("runs", (content(), self._options, *made_for, repr((settings, list(results), lie))))
+        if self._file is None:
+            return None
+        from polyconv.models.snapshot import laid_of  # here: few processes find one
+
+        found = kept(self._file, lambda data: laid_of(data, target), tuple, lambda size: aligned(size, np.uint8).data)
+        if found is None:
+            self._told = Pointing()
+        return found
+
+    def noting(self) -> AbstractContextManager[None]:
+        """Note meanwhile what tables are made, where these may be left."""
+        return nullcontext() if self._told is None else pointing(self._told)
+
+    def leave(self, laid: Laid | None, about: Callable[[], Any]) -> None:
+        """Leave runs as they were laid out, and what is said of their steps."""
+        told, self._told = self._told, None
+        if told is None or laid is None or self._file is None:
+            return
+        from polyconv.models.snapshot import bytes_of  # here: few processes leave one
+
+        data = bytes_of(laid, told, about(), resolve("kept_runs"))
+        if data is not None:
+            files.write(self._file, data)
+
+
+def _is_predicted() -> bool:
+    """Whether all choices follow from the situation alone, and nobody wants to see or to check them being made."""
+    return not (resolve("verbose") or resolve("check") or wisdom.known()) and resolve("rigor") == "estimate"
+
+
+@cache
+def _running_code() -> str:
+    """Fingerprint of the code that makes and runs programs of models, beside that which generates kernels."""
+    root = Path(__file__).parent.parent
+    folders = (root, *(root / name for name in ("dialects", "models", "planning", "problem", "runtime")))
+    return fingerprint(entry.path for folder in folders for entry in os.scandir(folder) if entry.name.endswith(".py"))
 
 
 @cache

@@ -7,7 +7,9 @@ values all lie in these bytes, or are just these large values, is left.
 
 from __future__ import annotations
 
+import hashlib
 import pickle
+import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
@@ -28,6 +30,10 @@ from polyconv.models.onnx_file import parsed
 from polyconv.models.onnx_tensor import viewed
 
 __all__ = ["read_onnx"]
+
+
+_MOST_HASHED = 64 << 20
+"""Bytes of large values of a model whose content is fingerprinted."""
 
 
 class _Large(NamedTuple):
@@ -58,8 +64,11 @@ def read_onnx(data: bytes | FileBytes, folder: Path | None) -> Graph:
     digest = digest_of(lighter)
     file = place("model", (digest, _code(), *_onnx_package()))
     graph = kept(file, pickle.loads, Graph)
+    is_hashed = sum(a.nbytes for a in large.values()) <= _MOST_HASHED
+    content = _Content(digest, large) if is_hashed else None
     if graph is not None:
-        return replace(graph, constants={name: _value(name, a, large) for name, a in graph.constants.items()})
+        values = {name: _value(name, a, large) for name, a in graph.constants.items()}
+        return replace(graph, constants=values, content=content)
     files = None if folder is None else Beside(folder)
     graph = replace(parsed(data, lighter, large, files), digest=digest)
     if not (files is not None and files.is_used) and _are_all_views(graph.constants, large):
@@ -67,7 +76,34 @@ def read_onnx(data: bytes | FileBytes, folder: Path | None) -> Graph:
             name: _Large(type_of(a.dtype), a.shape) if name in large else a for name, a in graph.constants.items()
         }
         keep(file, pickle.dumps(replace(graph, constants=small)))
-    return graph
+    return graph if files is not None and files.is_used else replace(graph, content=content)
+
+
+class _Content:
+    """Fingerprint of a model: of all that is no large value, and of these.  A thread finds it while the model is read.
+
+    Parameters
+    ----------
+    digest : str
+        Fingerprint of the model without large values.
+    large : mapping
+        These.
+    """
+
+    def __init__(self, digest: str, large: Mapping[str, Array]) -> None:
+        self._whole = hashlib.sha256(digest.encode())
+        self._thread = threading.Thread(target=self._add, args=(sorted(large.items()),), daemon=True)
+        self._thread.start()
+
+    def _add(self, values: list[tuple[str, Array]]) -> None:
+        for name, a in values:
+            self._whole.update(f"\n{name}\n{a.nbytes}\n".encode())
+            self._whole.update(a.data)
+
+    def __call__(self) -> str:
+        """The fingerprint."""
+        self._thread.join()
+        return self._whole.hexdigest()
 
 
 def _value(name: str, found: Any, large: Mapping[str, Array]) -> Array:

@@ -20,8 +20,8 @@ from polyconv.models.ahead import Ahead
 from polyconv.models.elements import type_of
 from polyconv.models.gpu_replay import GpuReplays
 from polyconv.models.graph import Array, Node, Value
-from polyconv.models.kept import KeptPlans
-from polyconv.models.replay import copied
+from polyconv.models.kept import KeptPlans, KeptRuns
+from polyconv.models.replay import Replay, copied
 from polyconv.models.replays import Replays
 from polyconv.models.steps import Alive, Schedule, Step, Times, most_alive, scheduled
 from polyconv.runtime.memory import collecting_later
@@ -59,6 +59,8 @@ class Program:
         Seconds at which what was started is done; None if nobody wants to wait for that.
     plans : KeptPlans
         Of its convolutions.
+    runs : KeptRuns
+        Of what is left of how it first ran.
     counting : frozenset of int
         Steps that follow from extents and from whole numbers that are inputs.
     """
@@ -73,9 +75,11 @@ class Program:
     _schedules: dict[tuple[str, ...], Schedule] = field(default_factory=dict)
     _seen: dict[str, Value] = field(default_factory=dict)
     _told_by: list[object] = field(default_factory=list)
+    _said: dict[int, tuple[str | None, int]] = field(default_factory=dict)
     replays: Replays | GpuReplays = field(default_factory=Replays)
     ahead: Ahead = field(kw_only=True)
     plans: KeptPlans = field(kw_only=True)
+    runs: KeptRuns = field(kw_only=True)
     counting: frozenset[int] = frozenset()
     here: frozenset[str] = frozenset()
     clock: Callable[[], float] | None = perf_counter
@@ -105,7 +109,7 @@ class Program:
             if is_halted():
                 raise Error(f"the run was asked to end, before its step {index} of {len(self.steps)}")
 
-        replay = self.replays.found(results, feeds)
+        replay = self.replays.found(results, feeds) or self._left_before(results, feeds)
         done = None if replay is None else replay.run(feeds, times, halt)
         if replay is not None and replay.is_over:
             self.replays.forget(replay)  # type: ignore[arg-type]  # its own
@@ -118,11 +122,37 @@ class Program:
         if done is None:
             told: list[Any] | None = [] if self.replays.wants(tuple(results), feeds) else None
             is_first = not self._schedules
-            with collecting_later(trims=is_first), self.plans():  # later ones take less for a while
-                done = self._by_steps(feeds, tuple(results), times, halt, told)
-            if told:
-                self.replays.learn(told, tuple(results), self.constants, feeds)
+            with self.runs.noting():
+                with collecting_later(trims=is_first), self.plans():  # later ones take less for a while
+                    done = self._by_steps(feeds, tuple(results), times, halt, told)
+                laid = self.replays.learn(told, tuple(results), self.constants, feeds) if told else None
+            if laid is not None or not is_first:
+                self.runs.leave(laid, self._about)
         return _own(results, *done), times
+
+    def _left_before(self, results: Sequence[str], feeds: Mapping[str, Any]) -> Replay | None:
+        """What an earlier process has left of the first way of running it; None where it left nothing."""
+        if type(self.replays) is not Replays:
+            return None
+        found = self.runs.before(results, feeds)
+        if found is None:
+            return None
+        laid, about = found
+        self._said.update(about)
+        return self.replays.take(laid, feeds)
+
+    def _about(self) -> dict[int, tuple[str | None, int]]:
+        """By step: the convolution that it ran last, and the bytes of its constants."""
+        return {at: (step.segment.problem(), step.segment.held()) for at, step in enumerate(self.steps)}
+
+    def problem(self, index: int) -> str | None:
+        """The convolution that a step ran last."""
+        return self.steps[index].segment.problem() or self._said.get(index, (None, 0))[0]
+
+    def held_bytes(self, index: int) -> int:
+        """Bytes of the constants of a step, in all forms that are made by now."""
+        segment = self.steps[index].segment
+        return segment.held() if segment.problem() or index not in self._said else self._said[index][1]
 
     def told(self, feeds: Mapping[str, Any], results: Sequence[str]) -> tuple[list[Array], list[Any]]:
         """Results of a run, and what its steps tell of themselves; None for one that may do otherwise the next time."""

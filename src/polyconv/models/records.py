@@ -129,7 +129,7 @@ def nodes_of(program: Program, seconds: Sequence[float | None]) -> tuple[NodeRec
     records += [NodeRecord(node.name, node.op, _REMOVED) for node in program.removed]
     for index, (step, time) in enumerate(zip(program.steps, seconds, strict=True)):
         segment = step.segment
-        about = segment.engine, index, segment.problem(), time, segment.once
+        about = segment.engine, index, program.problem(index), time, segment.once
         reasons = {} if segment.engine == ENGINE else program.reasons
         records += [
             NodeRecord(node.name, node.op, *about, reasons.get(node, ""), segment.device) for node in step.nodes
@@ -143,13 +143,13 @@ def nodes_of(program: Program, seconds: Sequence[float | None]) -> tuple[NodeRec
 def steps_of(program: Program, seconds: Sequence[float | None]) -> tuple[StepRecord, ...]:
     """A record for every step, in running order."""
     records, known = [], program.known
-    for step, time in zip(program.steps, seconds, strict=True):
+    for index, (step, time) in enumerate(zip(program.steps, seconds, strict=True)):
         segment, made = step.segment, [known[name] for name in step.writes]
         sizes = [0 if segment.views else bytes_of(value) for value in made]
         records.append(StepRecord(
             tuple(node.name for node in step.nodes), tuple(node.op for node in step.nodes), segment.engine,
-            segment.problem(), segment.once, tuple(value.dims for value in made),
-            None if None in sizes else sum(size or 0 for size in sizes), segment.held(), time,
+            program.problem(index), segment.once, tuple(value.dims for value in made),
+            None if None in sizes else sum(size or 0 for size in sizes), program.held_bytes(index), time,
             segment.device, segment.copies,
         ))  # fmt: skip
     return tuple(records)

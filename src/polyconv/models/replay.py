@@ -1,9 +1,8 @@
 """Runs of a program that are alike: their native work is bound to memory once and done by few calls.
 
-A run of Python steps tells what each step does natively for arrays that lie so.  A replay lays what lies between steps
-into one memory, in which a value's place is free again after its last reader, writes all addresses into frames, and
-joins the jobs of steps that follow each other into chains.  What comes anew with each run, the feeds, what a host
-makes, and the results, has its address written before the chain that needs it.
+A replay has memory for what lies between the steps of such runs, writes all addresses into frames, and joins the jobs
+of steps that follow each other into chains.  What comes anew with each run, the feeds, what a host makes, and the
+results, has its address written before the chain that needs it.
 It must not know operators.
 """
 
@@ -23,13 +22,11 @@ from polyconv.kernels.record import words
 from polyconv.machine.host import profile_in_force
 from polyconv.models.arena import Arena
 from polyconv.models.graph import Array
-from polyconv.models.images import by_images
-from polyconv.models.joining import joined
-from polyconv.models.lanes import only_native, rows
-from polyconv.models.pixels import joined_in_pixels
-from polyconv.models.places import LINE, places
+from polyconv.models.laid import Laid
+from polyconv.models.lanes import rows
+from polyconv.models.places import LINE
 from polyconv.models.steps import Times
-from polyconv.models.told import Told, direct, lies_so, name_between, packed_results, without_counting
+from polyconv.models.told import Told, lies_so, name_between
 from polyconv.operators.job import Job
 from polyconv.operators.lying import Lies, lies
 from polyconv.planning.planner import waking
@@ -75,16 +72,8 @@ class Replay:
 
     Parameters
     ----------
-    told : sequence of Told
-        Every step of a run, in order.
-    results : sequence of str
-        What a run returns.
-    steady : mapping
-        Values that are the same in every run.
-    feeds : mapping
-        How those lay that come with each.
-    switches : mapping
-        Those of them by which branches are chosen, and what they were.
+    laid : Laid
+        Its steps, and where values lie.
     arena : Arena
         Where what lies between steps has its place, and workspaces theirs.
 
@@ -94,33 +83,14 @@ class Replay:
         If that is more than the arena gives.
     """
 
-    def __init__(self, told: Sequence[Told], results: Sequence[str], steady: Mapping[str, Array],
-                 feeds: Mapping[str, Lies], switches: Mapping[str, Array], arena: Arena) -> None:  # fmt: skip
-        told, counted, gone = without_counting(told, {**steady, **switches})
-        self._switches = {name: array.item() for name, array in switches.items()}
-        told, shown = direct(told, results)
-        self._still = gone + shown  # steps of which a run has nothing to do
+    def __init__(self, laid: Laid, arena: Arena) -> None:
+        self._switches, self._still = laid.switches, [*laid.still]  # steps of which a run has nothing to do
         self.is_over = False
         self.arena = arena
-        self._feeds, self._lies = dict(feeds), dict(feeds)
-        self.held: dict[str, Any] = {**steady, **counted}
-        self._lies.update((name, lies(a)) for name, a in self.held.items())
-        self._moving = set(feeds)
-        self._results, self._context = frozenset(results), context()
-        self._threads = max((job.threads for step in told if step.plan for job in step.plan.jobs), default=1)
-        told = packed_results(told, results, self._threads)
-        for step in told:
-            self._lies.update(zip(step.writes, step.made, strict=True))
-        told, wholes = by_images(told, results, self._lies, self._threads)
-        for step in told:
-            self._lies.update(zip(step.writes, step.made, strict=True))
-        sources = self._settle(told)
-        told = only_native(told, self._moving)
-        told, between = joined_in_pixels(told, self._lies, sources, self._moving)
-        sizes = {name: lie.size for name, lie in self._lies.items()}
-        told, within = joined(told, sizes, sources, self._moving, wholes, between)
-        sources = {name: within.place(source)[0] for name, source in sources.items()}
-        self._inside = {n: place for n in within.begins if (place := within.place(n))[0] in self._moving}
+        self._feeds, self._lies, self._moving, self._inside = laid.feeds, laid.lies, laid.moving, {**laid.inside}
+        self.held: dict[str, Any] = {**laid.held}
+        self._results, self._context = frozenset(laid.results), context()
+        self._threads, told = laid.threads, laid.told
         self._kept = [(step.plan, step.segment) for step in told]  # what the words of jobs lie in
         self.table_bytes = sum(step.plan.table_bytes for step in told if step.plan is not None)
         needed = [
@@ -128,17 +98,12 @@ class Replay:
             for step in told if step.plan for job in step.plan.jobs
         ]  # fmt: skip
         self._workspace = arena.part("workspaces", max(needed, default=64))
-        sizes = {name: size for name, size in self._fixed(told).items() if name not in within.begins}
-        begins, size = places(told, sources, sizes, results)
-        for name in within.begins.keys() - self._inside.keys():
-            whole, offset = within.place(name)
-            begins[name] = begins[whole] + offset
-        self._memory = arena.part("values between steps", max(LINE, size))
+        self._memory = arena.part("values between steps", max(LINE, laid.size))
         self._made = set[str]()  # results that have their memory by then
-        self._by_address = _read_natively(told, results)
+        self._by_address = _read_natively(told, laid.results)
         self._pieces: list[_Chain | Told] = []
         for row in rows(told):
-            self._append(row, begins)
+            self._append(row, laid.begins)
         profile = profile_in_force()
         for piece in self._pieces:
             if isinstance(piece, _Chain):
@@ -209,32 +174,6 @@ class Replay:
             return values, fresh | self._results
         finally:
             self.arena.lock.release()
-
-    def _settle(self, told: Sequence[Told]) -> dict[str, str]:
-        """Say which values move; of the others, in whose memory each lies."""
-        sources: dict[str, str] = {}
-        for step in told:
-            stays = self._moving.isdisjoint(step.reads)
-            if step.plan is not None:
-                self._moving.update(self._results.intersection(step.writes))
-                sources.update((name, name) for name in step.writes if name not in self._results)
-            elif step.looks and stays:
-                sources.update((name, sources.get(source, source)) for name, source, _ in step.looks)
-            else:
-                self._moving.update(step.writes)
-        return sources
-
-    def _fixed(self, told: Sequence[Told]) -> dict[str, int]:
-        """Bytes of the values, and of what lies between jobs of a step, that have a place in the memory."""
-        found = {
-            name: lie.size
-            for step in told if step.plan is not None
-            for name, lie in zip(step.writes, step.plan.results, strict=False) if name not in self._moving
-        }  # fmt: skip
-        for step in told:
-            for number, lie in enumerate(step.plan.between if step.plan is not None else ()):
-                found[name_between(step, number)] = lie.size
-        return found
 
     def _append(self, row: Sequence[Told], begins: Mapping[str, int]) -> None:
         """Have a step, or a row of lanes, done after what comes before it."""

@@ -14,6 +14,7 @@ import numpy as np
 
 from polyconv.models.arena import Arena
 from polyconv.models.graph import Array
+from polyconv.models.laid import Laid, laid_out
 from polyconv.models.replay import Replay
 from polyconv.models.told import Told, native_steps, told_of
 from polyconv.operators.lying import lies
@@ -83,14 +84,22 @@ class Replays:
     tell = staticmethod(told_of)
 
     def learn(self, told: Sequence[Told | None], results: tuple[str, ...], steady: Mapping[str, Array],
-              feeds: Mapping[str, Array]) -> None:  # fmt: skip
-        """Make the replay of such runs, if it is worth it."""
+              feeds: Mapping[str, Array]) -> Laid | None:  # fmt: skip
+        """Make the replay of such runs, if it is worth it; how they are laid out."""
         steps = [step for step in told if step is not None]
-        if len(steps) == len(told) and native_steps(steps) > 1:
-            with suppress(MemoryError):  # runs by steps free as they go
-                given = {name: lies(a) for name, a in feeds.items()}
-                replay = Replay(steps, results, steady, given, self._switched(feeds), self._arena())
-                self._keep(self._key(results, feeds), replay)
+        if len(steps) < len(told) or native_steps(steps) < 2:
+            return None
+        given = {name: lies(a) for name, a in feeds.items()}
+        laid = laid_out(steps, results, steady, given, self._switched(feeds))
+        return laid if self.take(laid, feeds) is not None else None
+
+    def take(self, laid: Laid, feeds: Mapping[str, Array]) -> Replay | None:
+        """Make the replay of runs that are laid out, if there is memory: runs by steps free as they go."""
+        with suppress(MemoryError):
+            replay = Replay(laid, self._arena())
+            self._keep(self._key(laid.results, feeds), replay)
+            return replay
+        return None
 
     def _arena(self) -> Arena:
         """One of a replay in which nobody runs now: where threads run at once, they come to learn in several."""

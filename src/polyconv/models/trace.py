@@ -36,14 +36,14 @@ class Trace:
         whole = (time.monotonic_ns() - began_ns) / 1e3
         at = (began_ns - self.start_ns) / 1e3
         self._add("Session", "model_run", at, whole, {})
-        for step, time_of in zip(program.steps, seconds, strict=True):
+        for index, (step, time_of) in enumerate(zip(program.steps, seconds, strict=True)):
             if time_of is None:
                 continue
             about = {
                 "op_name": "+".join(dict.fromkeys(node.op for node in step.nodes)),
                 "nodes": [node.name for node in step.nodes],
                 "provider": step.segment.engine,
-                "problem": step.segment.problem(),
+                "problem": program.problem(index),
             }
             self._add("Node", f"{step.nodes[0].name}_kernel_time", at, 1e6 * time_of, about)
             at += 1e6 * time_of

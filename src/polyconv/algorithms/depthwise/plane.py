@@ -338,7 +338,7 @@ def _strips(axis: Axis, lane: int, places: Sequence[tuple[int, int]], sizes: tup
     records: list[Record] = [FirstStrip(int(lacking), load(beyond, 1))]
     for count, (first, used, found) in zip(counts, groups, strict=True):
         records += [StripWords(count, first * y_size, first * r_step, (1 << used) - 1, used), *found]
-    return len(counts), words_of(*records)
+    return len(counts), words_of(*records, keep=[])  # integers alone
 
 
 def _tile_addresses(r: Request, cut: Cut) -> Sequence[Address[RowsOfOutputs] | None]:

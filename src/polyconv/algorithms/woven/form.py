@@ -25,7 +25,7 @@ from polyconv.dataclass import dataclass
 from polyconv.kernels.fused import FusedTile, of_sums
 from polyconv.kernels.isa import lanes
 from polyconv.kernels.layout import Move
-from polyconv.kernels.record import filled, words, words_of
+from polyconv.kernels.record import filled, word_count, words, words_of
 from polyconv.kernels.signature import Address
 from polyconv.kernels.weave import Phases, WeaveTile, weave_tile
 from polyconv.lowering.boxes import boxed_words, bytes_between, thread_parts
@@ -119,7 +119,7 @@ def _words(r: Request, c: Cut, along: str, keep: list[Any]) -> tuple[WovenWords,
     """The driver's words, and how many items there are."""
     s, p, arith, last, times = r.situation, r.problem, r.arith, c.sweep[-1], r.problem.s[-1]
     functions, of_sets = _set_tables(r, c)
-    phases = [_phase(r, c, phase, keep) for phase in itertools.product(*(range(step) for step in p.s[:-1]))]
+    phases = [_phase(r, c, phase) for phase in itertools.product(*(range(step) for step in p.s[:-1]))]
     turns = len(c.sets) * len(phases)
     cycles = cost(s, c)
     parts = thread_parts(s.threads, (p.n or 0) * p.groups * box_count(c.sweep, c.box), turns,
@@ -138,8 +138,9 @@ def _words(r: Request, c: Cut, along: str, keep: list[Any]) -> tuple[WovenWords,
         word_bytes=arith.bytes, result_bytes=r.y.itemsize, lanes=lanes(r.target, arith), times=times,
         taps=taps_along(p)[-1].common, ahead=s.threads * ahead, ahead_bytes=ahead,
         ahead_step=min(64 << 8, (ahead << 8) // tiles), first_out=last.first_out, last_out=last_out,
-        outputs=p.m // p.groups, phases=len(phases), phase_words=len(phases[0]),
-        phase=words(list(itertools.chain.from_iterable(phases))), set_count=len(c.sets),
+        outputs=p.m // p.groups, phases=len(phases),
+        phase_words=word_count(PhaseWords) + len(phases[0][1]),
+        phase=words_of(*(part for of_phase in phases for part in of_phase), keep=keep), set_count=len(c.sets),
         split_sets=-(-turns // parts), sets=of_sets, functions=functions, flat=int(c.flat),
         row_table=header + c.panel, slots=header + c.panel + c.row_table, slot_channel=c.slot_channel,
         y_pixel=r.y.spatial[-1], r_pixel=0 if r.residual is None else r.residual.spatial[-1],
@@ -182,8 +183,8 @@ def _tiles(r: Request, spec: FusedTile, rows: int, most: int) -> list[Address[We
     ).values())  # fmt: skip
 
 
-def _phase(r: Request, c: Cut, phase: tuple[int, ...], keep: list[Any]) -> list[int]:
-    """The words of a phase of the outer axes: ``PhaseWords``, and of every axis which groups have it."""
+def _phase(r: Request, c: Cut, phase: tuple[int, ...]) -> tuple[PhaseWords, list[int]]:
+    """The words of a phase of the outer axes, and behind them of every axis which groups have it."""
     p, outer = r.problem, c.sweep[:-1]
     y = sum(at * stride for at, stride in zip(phase, r.y.spatial, strict=False))
     residual = 0 if r.residual is None else sum(at * step for at, step in zip(phase, r.residual.spatial, strict=False))
@@ -203,12 +204,11 @@ def _phase(r: Request, c: Cut, phase: tuple[int, ...], keep: list[Any]) -> list[
         )
     ])  # fmt: skip
     packed = r.packed(("woven", r.arith.name, r.target.level, p.k, p.s, phase), lambda: _weights(r, c, phase))
-    keep += (entries, packed)
     own = PhaseWords(
         weights=packed, w_group=packed.nbytes // p.groups, w_output=packed.nbytes // p.m, entries=entries,
         count=planes * len(places), y=y, r=residual,
     )  # fmt: skip
-    return [*words_of(own), *bounds]
+    return own, bounds
 
 
 def _weights(r: Request, c: Cut, phase: tuple[int, ...]) -> NDArray[Any]:

@@ -1,0 +1,330 @@
+"""What a process leaves of how it ran a model: the next one runs it at once and alike, or goes its own way."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import leaving
+import numpy as np
+import onnx
+import pytest
+from making import info, onnx_model, random
+from onnx import helper
+
+import polyconv
+from polyconv import cache
+from polyconv.algorithms.table import ALGORITHMS
+from polyconv.kernels.record import Function, Memory, Record, Table, Word, filled, words_of
+from polyconv.kernels.word import Pointing, pointing, words
+from polyconv.layer import Layer
+from polyconv.models.program import Program
+from polyconv.models.session import InferenceSession
+from polyconv.models.snapshot import bytes_of
+from polyconv.problem.problem import Problem
+from polyconv.target import host_target
+
+SHAPE = 2, 16, 20, 20
+
+
+def _model(seed: int = 0, pool: int = 2) -> onnx.ModelProto:
+    """Two convolutions, a pooling between them and a view behind; the first one's weights are large."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w", "b"], ["a"], "first", pads=[1] * 4),
+        helper.make_node("MaxPool", ["a"], ["p"], "pool", kernel_shape=[2, 2], strides=[pool, pool]),
+        helper.make_node("Conv", ["p", "v"], ["c"], "second"),
+        helper.make_node("Reshape", ["c", "shape"], ["y"], "flat"),
+    ]
+    constants = {
+        "w": random(128, 16, 3, 3, seed=seed), "b": random(128, seed=2), "v": random(8, 128, 1, 1, seed=1),
+        "shape": np.array([0, -1]),
+    }  # fmt: skip
+    return onnx_model(nodes, [info("x", ["n", 16, "h", "h"])], [info("y"), info("c")], constants)
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A folder of its own, in which runs are kept."""
+    folder = cache.cache_folder()
+    monkeypatch.delenv("POLYCONV_KEPT_RUNS")
+    cache.use_folder(tmp_path / "cache")
+    yield
+    cache.use_folder(folder)
+
+
+@pytest.fixture
+def by_steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """An entry for every run that goes by steps."""
+    right, found = Program._by_steps, list[int]()
+
+    def counted(self: Program, *given: Any) -> Any:
+        found.append(len(found))
+        return right(self, *given)
+
+    monkeypatch.setattr(Program, "_by_steps", counted)
+    return found
+
+
+def _left(model: Any, feeds: Any = None, results: Any = None, **options: Any) -> InferenceSession:
+    """A session that has run twice, after which its runs are left."""
+    session = InferenceSession(model, **options)
+    for _ in range(2):
+        session.run(results, feeds or {"x": random(*SHAPE)})
+    return session
+
+
+def _by_another_process(script: str, folder: Path, *words: str) -> str:
+    """What a script prints that finds its kernels in a folder, and leaves its runs there."""
+    environment = {**os.environ, "POLYCONV_CACHE_DIR": str(folder)}
+    environment["PYTHONPATH"] = str(Path(polyconv.__file__).parents[1])
+    command = [sys.executable, "-c", script, *words]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def _files() -> list[Path]:
+    folder = cache.cache_folder()
+    assert folder is not None
+    return sorted(folder.glob("*.runs"))
+
+
+# -- what is left is run at once -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{}, {"threads": 2}, {"layout": "model"}, {"rewrites": "exact"}], ids=str)
+def test_the_next_session_runs_at_once_with_the_same_bits(options: dict[str, Any], by_steps: list[int]) -> None:
+    model = _model().SerializeToString()
+    first = _left(model, **options)
+    assert len(by_steps) == 2
+    assert len(_files()) == 1
+    second = InferenceSession(model, **options)
+    for seed in range(4):
+        x = random(*SHAPE, seed=seed)
+        for one, other in zip(first.run(None, {"x": x}), second.run(None, {"x": x}), strict=True):
+            assert one.tobytes() == other.tobytes()
+    assert len(by_steps) == 2
+    assert [step.problem for step in second.steps] == [step.problem for step in first.steps]
+    assert [step.held_bytes for step in second.steps] == [step.held_bytes for step in first.steps]
+    assert [step.shapes for step in second.steps] == [step.shapes for step in first.steps]
+    assert [node.engine for node in second.nodes] == [node.engine for node in first.nodes]
+    assert None not in [step.seconds for step in second.steps]
+    assert second.memory.replay_bytes == first.memory.replay_bytes > 0
+
+
+def test_other_extents_go_their_own_way(by_steps: list[int]) -> None:
+    model = _model().SerializeToString()
+    _left(model)
+    session, fresh = InferenceSession(model), InferenceSession(_model(pool=2))
+    session.run(None, {"x": random(*SHAPE)})
+    assert len(by_steps) == 2
+    x = random(1, 16, 12, 12)
+    want = fresh.run(None, {"x": x})
+    for _ in range(3):
+        got = session.run(None, {"x": x})
+        assert [a.tobytes() for a in got] == [a.tobytes() for a in want]
+    assert len(by_steps) == 2 + 1 + 2
+    session.run(None, {"x": random(*SHAPE)})
+    assert len(by_steps) == 2 + 1 + 2
+    assert len(_files()) == 1  # of each program one way of running it is left
+
+
+def test_feeds_and_results_that_nobody_ran_with(by_steps: list[int]) -> None:
+    model = _model().SerializeToString()
+    _left(model)
+    turned = random(SHAPE[0], *SHAPE[2:], SHAPE[1]).transpose(0, 3, 1, 2)
+    for feeds, results in (({"x": turned}, None), ({"x": random(*SHAPE)}, ["c"])):
+        del by_steps[:]
+        InferenceSession(model).run(results, feeds)
+        assert len(by_steps) == 1
+
+
+@pytest.mark.parametrize("other", [{"threads": 2}, {"accuracy": "strict"}, {"layout": "model"}, {"rewrites": "exact"}])
+def test_other_options_have_files_of_their_own(other: dict[str, Any], by_steps: list[int]) -> None:
+    model = _model().SerializeToString()
+    _left(model, threads=1, layout="channels_last")
+    InferenceSession(model, **{"threads": 1, "layout": "channels_last", **other}).run(None, {"x": random(*SHAPE)})
+    assert len(by_steps) == 3
+
+
+def test_other_weights_are_another_model(by_steps: list[int]) -> None:
+    """Which the plans' fingerprint does not see: large weights are no part of it."""
+    one, other = _model(seed=0).SerializeToString(), _model(seed=9).SerializeToString()
+    _left(one)
+    want = [a.tobytes() for a in _left(other).run(None, {"x": random(*SHAPE)})]
+    assert len(by_steps) == 4
+    assert len(_files()) == 2
+    assert [a.tobytes() for a in InferenceSession(other).run(None, {"x": random(*SHAPE)})] == want
+    assert [a.tobytes() for a in InferenceSession(one).run(None, {"x": random(*SHAPE)})] != want
+    assert len(by_steps) == 4
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("POLYCONV_KEPT_RUNS", "0"), ("POLYCONV_KEPT_RUNS", "1KB"), ("POLYCONV_CHECK", "1"), ("POLYCONV_VERBOSE", "plan"),
+     ("POLYCONV_RIGOR", "measure")],
+)  # fmt: skip
+def test_settings_with_which_nothing_is_left(variable: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(variable, value)
+    _left(_model().SerializeToString())
+    assert _files() == []
+    polyconv.wisdom.forget()
+
+
+def test_what_another_engine_runs_is_not_left() -> None:
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], "one"),
+        helper.make_node("MaxPool", ["a"], ["b"], kernel_shape=[2, 2]),
+        helper.make_node("NonZero", ["b"], ["y"], "others"),
+    ]
+    _left(onnx_model(nodes, [info("x", SHAPE)], [info("y")], {"w": random(8, 16, 3, 3)}))
+    assert _files() == []
+
+
+@pytest.mark.parametrize("damage", ["cut", "bit", "other", "empty"])
+def test_damaged_files_are_made_anew(damage: str, by_steps: list[int]) -> None:
+    model = _model().SerializeToString()
+    first = _left(model)
+    (file,) = _files()
+    data = bytearray(file.read_bytes())
+    if damage == "other":
+        cache.write(file, pickle.dumps({"not": "runs"}))
+    elif damage == "bit":
+        data[len(data) // 2] ^= 1
+        file.write_bytes(data)
+    else:
+        file.write_bytes(data[: len(data) // 2] if damage == "cut" else b"")
+    file.chmod(0o600)
+    x = random(*SHAPE, seed=5)
+    want = first.run(None, {"x": x})
+    got = [_left(model).run(None, {"x": x}), InferenceSession(model).run(None, {"x": x})]
+    assert len(by_steps) == 4  # left again, then found
+    for each in got:
+        assert [a.tobytes() for a in each] == [a.tobytes() for a in want]
+
+
+def test_kernels_that_are_gone_are_compiled_again(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(_model().SerializeToString())
+    script = """
+import sys, numpy as np, polyconv
+x = np.ones((2, 16, 20, 20), np.float32)
+session = polyconv.InferenceSession(sys.argv[1])
+print(*(session.run(None, {"x": x})[0].sum().item().hex() for _ in range(3)))
+"""
+    folder = tmp_path / "kept"
+    want = _by_another_process(script, folder, str(path))
+    assert len([*folder.glob("*.runs")]) == 1
+    for number, file in enumerate(sorted(folder.glob("*.o"))):
+        if number % 3 == 0:
+            file.unlink()
+    for _ in range(2):
+        assert _by_another_process(script, folder, str(path)) == want
+
+
+# -- by another process --------------------------------------------------------------------------------
+
+GRAPHS = """
+import json, os, sys
+from pathlib import Path
+from polyconv.conformance.graph_fuzz import complaints
+from polyconv.conformance.graphs import drawn
+from polyconv.models.program import Program
+
+right, count = Program._by_steps, [0]
+def counted(self, *given):
+    count[0] += 1
+    return right(self, *given)
+Program._by_steps = counted
+
+def left():
+    return sum(1 for _ in Path(os.environ["POLYCONV_CACHE_DIR"]).glob("*.runs"))
+
+rows = []
+for index in range(int(sys.argv[1])):
+    graph = drawn(307, index)
+    if graph.feeds:
+        count[0], before = 0, left()
+        rows.append([index, complaints(graph), count[0], left() - before])
+print(json.dumps(rows))
+"""
+
+
+def test_random_graphs_of_another_process(tmp_path: Path) -> None:
+    """Two processes draw the same graphs: the second one runs at once those that the first one has left."""
+    found = [json.loads(_by_another_process(GRAPHS, tmp_path / "kept", "40")) for _ in range(2)]
+    first, second = found
+    assert [row for row in first + second if row[1]] == []
+    kept = [index for index, _, _, left in first if left]
+    assert len(kept) > len(first) // 2
+    at_once = [index for (index, _, before, _), (_, _, after, _) in zip(first, second, strict=True) if after < before]
+    assert at_once == kept
+    assert not any(left for *_, left in second)
+
+
+def test_every_algorithm_in_another_process(tmp_path: Path) -> None:
+    """All that a program's words point to is told: another process, where nothing lies as here, runs it alike."""
+    script, rows = Path(leaving.__file__).read_text(), str(tmp_path / "rows")
+    ran = json.loads(_by_another_process(script, tmp_path / "kept", "leave", rows))
+    here = {name for name, row in ALGORITHMS.items() if row.excluded(host_target()) is None}
+    assert here - set(ran) <= {"deformable"}
+    assert _by_another_process(script, tmp_path / "kept", "run", rows) == ""
+
+
+# -- tables of words -----------------------------------------------------------------------------------
+
+
+class Inner(Record):
+    """Where something lies."""
+
+    at: Memory
+
+
+class Outer(Record):
+    """Words of all kinds."""
+
+    count: Word
+    inner: Inner
+    rows: Table[Inner]
+    empty: Memory
+    function: Function[Any]
+
+
+def test_words_that_are_addresses_are_told() -> None:
+    a, b = np.arange(4.0), np.arange(3)
+    keep: list[Any] = []
+    with pointing(told := Pointing()):
+        made = filled(Outer(7, Inner(a), [Inner(b), Inner(a)], np.zeros(0), None), keep)
+        mixed = words([0, *[0] * 2])
+        listed = words_of(Inner(b), [5, 6], Inner(a), keep=keep)
+        spliced = filled(Inner(listed), keep)
+    filled(Outer(7, Inner(a), [], [], None), keep)  # nobody asks any more
+    assert len(told.tables) == 5
+    places = {name: array.ctypes.data for name, array in (("a", a), ("b", b), ("made", made), ("spliced", spliced))}
+    _, links = told.tables[places["made"]]
+    (word_a, *is_a), (word_rows, rows, size), (word_empty, _, nothing) = links
+    assert (word_a, is_a, word_rows, size, word_empty, nothing) == (1, [places["a"], 32], 3, 32, 5, 0)
+    assert told.tables[rows][1] == [(0, places["b"], 24), (2, places["a"], 32)]
+    assert told.tables[mixed.ctypes.data][1] == []
+    ((_, inner, _),) = told.tables[places["spliced"]][1]
+    assert told.tables[inner][1] == [(0, places["b"], 24), (4, places["a"], 32)]
+
+
+def test_an_address_that_nobody_told_is_not_left() -> None:
+    """A table with an address that was written as a number, as nothing says where it is to point elsewhere."""
+    layer = Layer(lambda n, i: Problem.parse("conv f32 NCHW n1 c4 i9x9 m8 k3x3"), random(8, 4, 3, 3), threads=1)
+    x, y = random(1, 4, 9, 9), np.empty((1, 8, 7, 7), np.float32)
+    with pointing(told := Pointing()):
+        laid = leaving.laid(layer, {"x": x}, y)
+    assert laid is not None
+    assert bytes_of(laid, told, {}, 1 << 30) is not None
+    for table, links in told.tables.values():
+        if links and links[0][2] > 0:
+            told.tables[np.frombuffer(table, np.int64).ctypes.data] = table, links[1:]
+            break
+    assert bytes_of(laid, told, {}, 1 << 30) is None
