@@ -195,17 +195,17 @@ class _Memory:
             raise _Refused
         return (made[0] // _WORD, made[1]), (made[2] // _WORD, np.array(numbers, np.int64))
 
-    def copy(self, known: Array) -> bytes:
-        """The bytes; of words of tables that may be addresses, all must be ``known``."""
+    def copy(self, known: Array) -> Array:
+        """A copy of it; of words of tables that may be addresses, all must be ``known``."""
         memory, told = np.zeros(self.size, np.uint8), {*known.tolist()}
         for begin, end, at in self._parts:
-            memory[at : at + end - begin] = np.frombuffer(ctypes.string_at(begin, end - begin), np.uint8)
+            memory[at : at + end - begin] = np.ctypeslib.as_array((ctypes.c_uint8 * (end - begin)).from_address(begin))
             if begin in self._told.tables:
                 values = memory[at : at + (end - begin) // _WORD * _WORD].view(np.int64)
                 found = np.flatnonzero((values >= _LEAST_ADDRESS) & (values < _MOST_ADDRESS)) + at // _WORD
                 if not told.issuperset(found.tolist()):
                     raise _Refused  # an address of which nobody told, or a number that looks like one
-        return memory.tobytes()
+        return memory
 
 
 def bytes_of(laid: Laid, told: Pointing, about: About, most: int) -> bytes | None:
@@ -256,7 +256,7 @@ def _bytes_of(laid: Laid, told: Pointing, about: About, most: int) -> bytes:
     )  # fmt: skip
     said = pickle.dumps(whole, pickle.HIGHEST_PROTOCOL)
     contents = memory.copy(np.concatenate([pointers[0], calls[0]]))
-    return b"".join((_HEAD.pack(len(said), len(contents)), contents, said))
+    return b"".join((_HEAD.pack(len(said), contents.size), contents.data, said))
 
 
 def _rows(job: Job) -> list[list[int]]:
