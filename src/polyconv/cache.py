@@ -26,7 +26,7 @@ _HEAD = len(_MAGIC) + 32
 """Bytes before the payload."""
 _MOST_BYTES = 256 << 20
 """Of a file; of all that is ``_LARGE``; and of all other files."""
-_NAME = re.compile(r"[0-9a-f]{64}\.(?:o|cpu|model|plans|runs|\w+\.part)")
+_NAME = re.compile(r"[0-9a-f]{64}\.(?:o|cpu|model|plans|made|runs|\w+\.part)")
 _LASTING = (".cpu", ".part")
 """Of what is small and serves every kernel, and of what is being written; the rest goes when space runs out."""
 _LARGE = ".runs"
@@ -73,8 +73,8 @@ def place(parts: Sequence[str], kind: str = "o") -> Path | None:
     parts : sequence of str
         All that shapes the bytes.
     kind : str
-        Suffix of the name: ``o`` for objects, ``cpu`` for what is known of a processor, ``model``, ``plans``
-        and ``runs`` for what is known of a model.
+        Suffix of the name: ``o`` for objects, ``cpu`` for what is known of a processor, ``model``, ``plans``,
+        ``made`` and ``runs`` for what is known of a model.
     """
     folder = cache_folder()
     name = hashlib.sha256("\n".join(parts).encode()).hexdigest()

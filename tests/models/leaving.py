@@ -19,6 +19,7 @@ from polyconv.kernels.word import Pointing, pointing
 from polyconv.layer import Layer
 from polyconv.models.arena import Arena
 from polyconv.models.convolution import ENGINE
+from polyconv.models.kept import About
 from polyconv.models.laid import Laid, laid_out
 from polyconv.models.replay import Replay
 from polyconv.models.segment import Segment
@@ -91,7 +92,7 @@ def leave(file: Path) -> None:
                 continue
             if found is None:
                 continue
-            data = bytes_of(found, told, {}, 1 << 40)
+            data = bytes_of(found, told, About((), {}), 1 << 40)
             assert data is not None, f"{algorithm}: {p}"
             layer(feeds["x"], residual=feeds.get("residual"), out=y)
             rows.append((f"{algorithm}: {p}", data, feeds, y.tobytes()))

@@ -7,6 +7,7 @@ import os
 import pickle
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from polyconv.algorithms.table import ALGORITHMS
 from polyconv.kernels.record import Function, Memory, Record, Table, Word, filled, words_of
 from polyconv.kernels.word import Pointing, pointing, words
 from polyconv.layer import Layer
+from polyconv.models import onnx_reading, promised
+from polyconv.models.kept import About
 from polyconv.models.program import Program
 from polyconv.models.session import InferenceSession
 from polyconv.models.snapshot import bytes_of
@@ -30,6 +33,7 @@ from polyconv.problem.problem import Problem
 from polyconv.target import host_target
 
 SHAPE = 2, 16, 20, 20
+NOTHING = About((), {})
 
 
 def _model(seed: int = 0, pool: int = 2) -> onnx.ModelProto:
@@ -117,6 +121,55 @@ def test_the_next_session_runs_at_once_with_the_same_bits(options: dict[str, Any
     assert second.memory.replay_bytes == first.memory.replay_bytes > 0
 
 
+def test_nothing_is_compiled_that_nobody_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = _model().SerializeToString()
+    first = _left(model)
+    right, made = promised.compiled, list[str]()
+
+    def counted(graph: Any, *rest: Any) -> Program:
+        made.append(graph.digest)
+        return right(graph, *rest)
+
+    monkeypatch.setattr(promised, "compiled", counted)
+    second = InferenceSession(model)
+    assert [(o.name, o.type, o.shape) for o in second.get_outputs()] == [
+        (o.name, o.type, o.shape) for o in first.get_outputs()
+    ]
+    for seed in range(2):
+        x = random(*SHAPE, seed=seed)
+        for one, other in zip(first.run(None, {"x": x}), second.run(None, {"x": x}), strict=True):
+            assert one.tobytes() == other.tobytes()
+    assert made == []
+    assert [(n.name, n.step, n.problem) for n in second.nodes] == [(n.name, n.step, n.problem) for n in first.nodes]
+    assert len(made) == 1
+    for _ in range(2):
+        second.run(None, {"x": random(*SHAPE)})
+        second.run(["y"], {"x": random(*SHAPE)})
+    assert len(made) == 1
+
+
+def test_runs_at_once_in_several_threads() -> None:
+    model = _model().SerializeToString()
+    first = _left(model)
+    xs = [random(*SHAPE, seed=seed) for seed in range(8)]
+    want = [first.run(None, {"x": x})[0].tobytes() for x in xs]
+    for _ in range(3):
+        session = InferenceSession(model, threads=2)
+        with ThreadPoolExecutor(8) as pool:
+            assert [y[0].tobytes() for y in pool.map(lambda x: session.run(None, {"x": x}), xs)] == want  # noqa: B023
+
+
+def test_a_run_that_is_asked_to_end() -> None:
+    model = _model().SerializeToString()
+    _left(model)
+    options = polyconv.RunOptions()
+    options.terminate = True
+    session = InferenceSession(model)
+    with pytest.raises(polyconv.Error, match="before its step 0 of "):
+        session.run(None, {"x": random(*SHAPE)}, options)
+    assert len(session.run(None, {"x": random(*SHAPE)})) == 2
+
+
 def test_other_extents_go_their_own_way(by_steps: list[int]) -> None:
     model = _model().SerializeToString()
     _left(model)
@@ -186,6 +239,17 @@ def test_what_another_engine_runs_is_not_left() -> None:
     assert _files() == []
 
 
+def test_weights_are_not_looked_at_where_nothing_can_be_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POLYCONV_KEPT_RUNS", "1KB")
+    model = _model().SerializeToString()
+    _left(model)
+    begun = list[object]()
+    monkeypatch.setattr(onnx_reading._Content, "begin", begun.append)
+    _left(model)
+    assert begun == []
+    assert _files() == []
+
+
 @pytest.mark.parametrize("damage", ["cut", "bit", "other", "empty"])
 def test_damaged_files_are_made_anew(damage: str, by_steps: list[int]) -> None:
     model = _model().SerializeToString()
@@ -234,6 +298,8 @@ import json, os, sys
 from pathlib import Path
 from polyconv.conformance.graph_fuzz import complaints
 from polyconv.conformance.graphs import drawn
+from polyconv.models import onnx_reading, promised
+from polyconv.models.kept import About
 from polyconv.models.program import Program
 
 right, count = Program._by_steps, [0]
@@ -322,9 +388,9 @@ def test_an_address_that_nobody_told_is_not_left() -> None:
     with pointing(told := Pointing()):
         laid = leaving.laid(layer, {"x": x}, y)
     assert laid is not None
-    assert bytes_of(laid, told, {}, 1 << 30) is not None
+    assert bytes_of(laid, told, NOTHING, 1 << 30) is not None
     for table, links in told.tables.values():
         if links and links[0][2] > 0:
             told.tables[np.frombuffer(table, np.int64).ctypes.data] = table, links[1:]
             break
-    assert bytes_of(laid, told, {}, 1 << 30) is None
+    assert bytes_of(laid, told, NOTHING, 1 << 30) is None

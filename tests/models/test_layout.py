@@ -335,7 +335,7 @@ def test_the_order_follows_from_the_model_alone() -> None:
         found.add(tuple(str(step.problem).split()[2] for step in made.steps))
     assert len(found) == 1
     joined = InferenceSession(OPERATORS["Concat of channels"], threads=1)
-    [price] = joined._program.ahead._layout.others
+    [price] = joined._promised.program.ahead._layout.others
     assert price()[0] == 0.0 < price()[1]
 
 

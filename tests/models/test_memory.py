@@ -125,7 +125,7 @@ def test_weights_are_held_once(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -
     path = tmp_path / "model.onnx"
     path.write_bytes(_model([helper.make_node("Conv", ["x", "w"], ["y"])], [1, 1024, 8, 8], w=w))
     session = polyconv.InferenceSession(path, threads=1)
-    [step] = session._program.steps
+    [step] = session._promised.program.steps
     ways = next(cell.cell_contents for cell in step.segment.held.__closure__)  # type: ignore[union-attr]
     x = np.ones((1, 1024, 8, 8), np.float32)
     session.run(None, {"x": x})

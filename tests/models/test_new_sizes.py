@@ -142,7 +142,7 @@ def test_tables_of_many_sizes_are_kept_within_bounds(monkeypatch: pytest.MonkeyP
         ours, theirs = session.run(None, feeds)[0], onnxruntime_run(model, feeds)[0]
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
         calls = max(len(layer._calls) for layer in made[prepared.Layer])
-        return len(session._program.replays._replays), calls, max(len(p._bound) for p in made[running.Planned])
+        return len(session._promised.program.replays._replays), calls, max(len(p._bound) for p in made[running.Planned])
 
     assert kept() == (12, 12, 12)
     for module in (replays, prepared, running):

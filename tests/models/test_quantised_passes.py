@@ -137,5 +137,5 @@ def test_residuals_are_read_as_bytes() -> None:
     assert np.abs(y - right).max() <= 1.01 * 0.05  # an integer may differ where engines round a product otherwise
     sums = [ops for _, ops in steps_of(made) if "Add" in ops.split("+")]
     assert [ops.count("DequantizeLinear") for ops in sums] == [2, 2, 3]
-    stored = [value for step in made._program.steps for value in step.segment.outputs]
+    stored = [value for step in made._promised.program.steps for value in step.segment.outputs]
     assert [value.name for value in stored if value.type == "tensor(float)"] == ["y"]

@@ -418,7 +418,7 @@ def test_threads_at_once_replay_in_memory_of_their_own(counted: SimpleNamespace)
     session = InferenceSession(model, threads=1)
     for _ in range(2):
         session.run(None, one)
-    ((_, first),) = session._program.replays._replays
+    ((_, first),) = session._promised.program.replays._replays
     with first.arena.lock:  # as a thread has it that runs
         assert counted.runs == 0
         _same(session.run(None, one), _by_steps(model, one))  # by steps

@@ -19,7 +19,7 @@ from polyconv.settings import resolve, spelled_bytes
 
 __all__ = ["command"]
 
-_NAME = re.compile(r"[0-9a-f]{64}\.(?:o|model|plans|runs)")
+_NAME = re.compile(r"[0-9a-f]{64}\.(?:o|model|plans|made|runs)")
 
 
 def command(

@@ -7,7 +7,9 @@ The one idea: a graph that fails is made smaller while it fails, and kept as a f
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import field
 from importlib.util import find_spec
 from pathlib import Path
@@ -100,6 +102,25 @@ def run(count: int, seed: int = 0, *, folder: Path | None = None, progress: Call
     progress : callable, optional
         Called with the report after every graph.
     """
+    with _by_own_ways():
+        return _run(count, seed, folder, progress)
+
+
+@contextmanager
+def _by_own_ways() -> Iterator[None]:
+    """Have sessions leave nothing of their runs, and find nothing that others have left."""
+    before = os.environ.get("POLYCONV_KEPT_RUNS")
+    os.environ["POLYCONV_KEPT_RUNS"] = "0"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["POLYCONV_KEPT_RUNS"]
+        else:
+            os.environ["POLYCONV_KEPT_RUNS"] = before
+
+
+def _run(count: int, seed: int, folder: Path | None, progress: Callable[[Report], None] | None) -> Report:
     report = Report(seed)
     for index in range(count):
         graph = drawn(seed, index)

@@ -25,7 +25,7 @@ from polyconv.models.fold import Views, fold
 from polyconv.models.fuse import TAKES_CONSTANTS, fuse
 from polyconv.models.gpu_replay import GpuReplays
 from polyconv.models.graph import Array, Graph, Node, Value, cut, fixed, live
-from polyconv.models.kept import KeptPlans, KeptRuns
+from polyconv.models.kept import KeptPlans
 from polyconv.models.layout import Layout, joining
 from polyconv.models.limits import shorten
 from polyconv.models.native import (
@@ -153,9 +153,8 @@ def compile_graph(
     replays = Replays(switches) if options.device is None else GpuReplays(options.device, is_off=options.is_timed)
     clock = perf_counter if options.device is None else synchronized(options.device) if options.is_timed else None
     counting = _counting(making.steps, graph.inputs)
-    runs = KeptRuns(graph.content if options.device is None else None, repr((options, sorted(overridden))))
     return Program(tuple(making.steps), *told, ahead=Ahead(_threads(options), layout), here=here, clock=clock,
-                   replays=replays, plans=KeptPlans(graph.digest), runs=runs, counting=counting)  # fmt: skip
+                   replays=replays, plans=KeptPlans(graph.digest), counting=counting)  # fmt: skip
 
 
 _WHOLE = ("tensor(int64)", "tensor(int32)", "tensor(bool)")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import field
-from typing import Any
+from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
@@ -27,6 +27,18 @@ Dims = tuple[int | str | None, ...]
 
 STAND_IN = 48
 """For an extent that is not known before a run, where only a rank is asked, or what is faster."""
+
+
+class Content(Protocol):
+    """A fingerprint that takes time to find."""
+
+    def begin(self) -> None:
+        """Begin to find it, while others do something else."""
+        ...
+
+    def __call__(self) -> str:
+        """The fingerprint, once it is found."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +187,8 @@ class Graph:
         What the file says of itself.
     digest : str
         Fingerprint of the file, weights left out; empty where none was made.
-    content : callable or None
-        Finds the fingerprint of the file with its weights; None where that would take too long, or not all lie in it.
+    content : Content or None
+        The fingerprint of the file with its weights; None where that would take too long, or not all lie in it.
     """
 
     format: str
@@ -192,7 +204,7 @@ class Graph:
     removed: tuple[Node, ...] = ()
     about: ModelMetadata = field(default_factory=ModelMetadata)
     digest: str = ""
-    content: Callable[[], str] | None = None
+    content: Content | None = None
 
 
 def order(nodes: Sequence[Node], given: Collection[str], results: Iterable[str]) -> tuple[Node, ...]:

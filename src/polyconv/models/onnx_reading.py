@@ -80,7 +80,7 @@ def read_onnx(data: bytes | FileBytes, folder: Path | None) -> Graph:
 
 
 class _Content:
-    """Fingerprint of a model: of all that is no large value, and of these.  A thread finds it while the model is read.
+    """Fingerprint of a model: of all that is no large value, and of these.  A thread finds it once it is to begin.
 
     Parameters
     ----------
@@ -92,8 +92,14 @@ class _Content:
 
     def __init__(self, digest: str, large: Mapping[str, Array]) -> None:
         self._whole = hashlib.sha256(digest.encode())
-        self._thread = threading.Thread(target=self._add, args=(sorted(large.items()),), daemon=True)
-        self._thread.start()
+        self._thread: threading.Thread | None = None
+        self._values = sorted(large.items())
+
+    def begin(self) -> None:
+        """Begin to find it, while others do something else."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._add, args=(self._values,), daemon=True)
+            self._thread.start()
 
     def _add(self, values: list[tuple[str, Array]]) -> None:
         for name, a in values:
@@ -102,6 +108,8 @@ class _Content:
 
     def __call__(self) -> str:
         """The fingerprint."""
+        self.begin()
+        assert self._thread is not None
         self._thread.join()
         return self._whole.hexdigest()
 

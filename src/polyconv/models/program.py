@@ -7,6 +7,7 @@ last reader.  It must not know how steps came about.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import field
 from time import perf_counter
 from typing import Any
@@ -20,13 +21,13 @@ from polyconv.models.ahead import Ahead
 from polyconv.models.elements import type_of
 from polyconv.models.gpu_replay import GpuReplays
 from polyconv.models.graph import Array, Node, Value
-from polyconv.models.kept import KeptPlans, KeptRuns
+from polyconv.models.kept import About, KeptPlans, KeptRuns
 from polyconv.models.replay import Replay, copied
 from polyconv.models.replays import Replays
 from polyconv.models.steps import Alive, Schedule, Step, Times, most_alive, scheduled
 from polyconv.runtime.memory import collecting_later
 
-__all__ = ["Program"]
+__all__ = ["Program", "halting", "own"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,8 +60,8 @@ class Program:
         Seconds at which what was started is done; None if nobody wants to wait for that.
     plans : KeptPlans
         Of its convolutions.
-    runs : KeptRuns
-        Of what is left of how it first ran.
+    runs : KeptRuns or None
+        To whom it is told how it first ran, so that this is left.
     counting : frozenset of int
         Steps that follow from extents and from whole numbers that are inputs.
     """
@@ -75,14 +76,14 @@ class Program:
     _schedules: dict[tuple[str, ...], Schedule] = field(default_factory=dict)
     _seen: dict[str, Value] = field(default_factory=dict)
     _told_by: list[object] = field(default_factory=list)
-    _said: dict[int, tuple[str | None, int]] = field(default_factory=dict)
+    _said: list[tuple[str | None, int]] = field(default_factory=list)
     replays: Replays | GpuReplays = field(default_factory=Replays)
     ahead: Ahead = field(kw_only=True)
     plans: KeptPlans = field(kw_only=True)
-    runs: KeptRuns = field(kw_only=True)
     counting: frozenset[int] = frozenset()
     here: frozenset[str] = frozenset()
     clock: Callable[[], float] | None = perf_counter
+    runs: KeptRuns | None = None
 
     def run(
         self, feeds: Mapping[str, Any], results: Sequence[str], is_halted: Callable[[], bool] = lambda: False
@@ -103,13 +104,8 @@ class Program:
         list of ndarray, Times
             The results, each in memory of its own, and how long the steps took.
         """
-        times = Times(len(self.steps))
-
-        def halt(index: int) -> None:
-            if is_halted():
-                raise Error(f"the run was asked to end, before its step {index} of {len(self.steps)}")
-
-        replay = self.replays.found(results, feeds) or self._left_before(results, feeds)
+        times, halt = Times(len(self.steps)), halting(is_halted, len(self.steps))
+        replay = self.replays.found(results, feeds)
         done = None if replay is None else replay.run(feeds, times, halt)
         if replay is not None and replay.is_over:
             self.replays.forget(replay)  # type: ignore[arg-type]  # its own
@@ -122,44 +118,40 @@ class Program:
         if done is None:
             told: list[Any] | None = [] if self.replays.wants(tuple(results), feeds) else None
             is_first = not self._schedules
-            with self.runs.noting():
+            with nullcontext() if self.runs is None else self.runs.noting():
                 with collecting_later(trims=is_first), self.plans():  # later ones take less for a while
                     done = self._by_steps(feeds, tuple(results), times, halt, told)
                 laid = self.replays.learn(told, tuple(results), self.constants, feeds) if told else None
-            if laid is not None or not is_first:
+            if self.runs is not None and (laid is not None or not is_first):
                 self.runs.leave(laid, self._about)
-        return _own(results, *done), times
+        return own(results, *done), times
 
-    def _left_before(self, results: Sequence[str], feeds: Mapping[str, Any]) -> Replay | None:
-        """What an earlier process has left of the first way of running it; None where it left nothing."""
-        if type(self.replays) is not Replays:
-            return None
-        found = self.runs.before(results, feeds)
-        if found is None:
-            return None
-        laid, about = found
-        self._said.update(about)
-        return self.replays.take(laid, feeds)
+    def heard(self, replay: Replay, about: About) -> None:
+        """Be told of runs that an earlier process has left, and what it said of their steps."""
+        assert type(self.replays) is Replays
+        self.replays.adopt(replay)
+        self._said[:] = about.steps
+        self._seen.update(about.values)
 
-    def _about(self) -> dict[int, tuple[str | None, int]]:
-        """By step: the convolution that it ran last, and the bytes of its constants."""
-        return {at: (step.segment.problem(), step.segment.held()) for at, step in enumerate(self.steps)}
+    def _about(self) -> About:
+        """What is said of runs that are left."""
+        return About(tuple((step.segment.problem(), step.segment.held()) for step in self.steps), {**self._seen})
 
     def problem(self, index: int) -> str | None:
         """The convolution that a step ran last."""
-        return self.steps[index].segment.problem() or self._said.get(index, (None, 0))[0]
+        return self.steps[index].segment.problem() or (self._said[index][0] if self._said else None)
 
     def held_bytes(self, index: int) -> int:
         """Bytes of the constants of a step, in all forms that are made by now."""
         segment = self.steps[index].segment
-        return segment.held() if segment.problem() or index not in self._said else self._said[index][1]
+        return segment.held() if segment.problem() or not self._said else self._said[index][1]
 
     def told(self, feeds: Mapping[str, Any], results: Sequence[str]) -> tuple[list[Array], list[Any]]:
         """Results of a run, and what its steps tell of themselves; None for one that may do otherwise the next time."""
         told: list[Any] = []
         with self.plans():
             done = self._by_steps(feeds, tuple(results), Times(len(self.steps)), lambda index: None, told)
-        return _own(results, *done), told
+        return own(results, *done), told
 
     def _by_steps(self, feeds: Mapping[str, Array], results: tuple[str, ...], times: Times, halt: Callable[[int], None],
                   told: list[Any] | None) -> tuple[dict[str, Any], set[str]]:  # fmt: skip
@@ -209,7 +201,22 @@ class Program:
         return found
 
 
-def _own(results: Sequence[str], values: Mapping[str, Any], fresh: set[str]) -> list[Array]:
+def halting(is_halted: Callable[[], bool], steps: int) -> Callable[[int], None]:
+    """What ends a run before a step if it ``is_halted``.
+
+    Raises
+    ------
+    Error
+        When it is called then.
+    """
+    def halt(index: int) -> None:
+        if is_halted():
+            raise Error(f"the run was asked to end, before its step {index} of {steps}")
+
+    return halt
+
+
+def own(results: Sequence[str], values: Mapping[str, Any], fresh: set[str]) -> list[Array]:
     """Results, each in memory of its own: copies of those that others may hold."""
     found = []
     for name in results:

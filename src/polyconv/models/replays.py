@@ -22,9 +22,9 @@ from polyconv.runtime.memory import kept_count
 from polyconv.settings import context
 from polyconv.settings import resolve as setting
 
-__all__ = ["Replays"]
+__all__ = ["MOST_BYTES", "Replays"]
 
-_MOST_BYTES = 512 << 20
+MOST_BYTES = 512 << 20
 """Memory that a session may keep between runs for what lies between steps."""
 _MOST_REPLAYS = 64
 """Ways of running a program, as sizes of images are, of which a session keeps replays."""
@@ -91,21 +91,20 @@ class Replays:
             return None
         given = {name: lies(a) for name, a in feeds.items()}
         laid = laid_out(steps, results, steady, given, self._switched(feeds))
-        return laid if self.take(laid, feeds) is not None else None
-
-    def take(self, laid: Laid, feeds: Mapping[str, Array]) -> Replay | None:
-        """Make the replay of runs that are laid out, if there is memory: runs by steps free as they go."""
-        with suppress(MemoryError):
-            replay = Replay(laid, self._arena())
-            self._keep(self._key(laid.results, feeds), replay)
-            return replay
+        with suppress(MemoryError):  # runs by steps free as they go
+            self._keep(self._key(results, feeds), Replay(laid, self._arena()))
+            return laid
         return None
+
+    def adopt(self, replay: Replay) -> None:
+        """Keep a replay that was made elsewhere."""
+        self._keep(None, replay)
 
     def _arena(self) -> Arena:
         """One of a replay in which nobody runs now: where threads run at once, they come to learn in several."""
         found = list(dict.fromkeys(replay.arena for _, replay in reversed(self._replays)))
         idle = next((arena for arena in found if not arena.lock.locked()), None)
-        return idle or (Arena(_MOST_BYTES) if len(found) < _MOST_ARENAS else found[-1])
+        return idle or (Arena(MOST_BYTES) if len(found) < _MOST_ARENAS else found[-1])
 
     def _key(self, results: tuple[str, ...], feeds: Mapping[str, Array]) -> object:
         """What runs that are alike have in common."""
@@ -124,7 +123,7 @@ class Replays:
             kept, parts = rows[:1], _parts(replay)
             for at, other in enumerate(rows[1:], 1):
                 more = parts | _parts(other[1])
-                if at < count and sum(more.values()) <= _MOST_BYTES:
+                if at < count and sum(more.values()) <= MOST_BYTES:
                     kept.append(other)
                     parts = more
                 else:

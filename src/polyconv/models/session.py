@@ -28,8 +28,9 @@ from polyconv.models.on_gpu import brought_back
 from polyconv.models.operators import Options
 from polyconv.models.ort_value import OrtValue
 from polyconv.models.program import Program
+from polyconv.models.promised import Promised
 from polyconv.models.providers import CPU, GPU, PROVIDER, device_asked_for, provider_options_of
-from polyconv.models.reading import compiled, read_model, source_of, with_dimensions
+from polyconv.models.reading import read_model, source_of, with_dimensions
 from polyconv.models.records import Memory, NodeRecord, StepRecord, memory_of, nodes_of, steps_of
 from polyconv.models.session_options import GraphOptimizationLevel, SessionOptions, warn_of_ignored
 from polyconv.models.steps import Times
@@ -139,14 +140,12 @@ class InferenceSession:
         self._about = graph.about
         inputs = {value.name: value for value in graph.inputs}
         self._names = Names(inputs, tuple(value.name for value in graph.outputs), graph.defaults, graph.aliases)
-        self._program = compiled(graph, frozenset(), self._options)
-        ends = zip(graph.outputs, graph.results, strict=True)
-        self._outputs = tuple(_described(v, n, self._program) for v, n in ends)
+        self._promised = Promised(graph, frozenset(), self._options)
         self._results = dict(zip((v.name for v in graph.outputs), graph.results, strict=True))
         # A run may feed an input that has a default; its program is another, made when it first does.
         self._graph = graph if graph.defaults else None
-        self._programs: dict[frozenset[str], Program] = {frozenset(): self._program}
-        self._last: tuple[Program, Times] | None = None
+        self._programs: dict[frozenset[str], Promised] = {frozenset(): self._promised}
+        self._last: tuple[Promised, Times] | None = None
         self._trace = Trace() if options.enable_profiling else None
 
     # -- what the model and the session are --------------------------------------------------------
@@ -161,7 +160,7 @@ class InferenceSession:
 
     def get_outputs(self) -> list[Value]:
         """What a run returns: objects with name, shape and type."""
-        return list(self._outputs)
+        return list(self._promised.outputs)
 
     def get_modelmeta(self) -> ModelMetadata:
         """What the file says of itself: producer, version, descriptions, its own keys."""
@@ -169,7 +168,7 @@ class InferenceSession:
 
     def get_providers(self) -> list[str]:
         """Who runs the nodes, ours first."""
-        segments = [step.segment for step in self._program.steps]
+        segments = [step.segment for step in self._promised.program.steps]
         hosts = dict.fromkeys(_HOST_PROVIDERS[s.engine] for s in segments if s.engine in _HOST_PROVIDERS)
         return [PROVIDER if self._options.device is None else GPU, *hosts]
 
@@ -201,7 +200,9 @@ class InferenceSession:
     def __repr__(self) -> str:
         """``InferenceSession('model.onnx': x[1, 3, h, w] -> y[1, 10]; nodes: 20 polyconv, 4 onnxruntime)``."""
         where = repr(str(self._source)) if isinstance(self._source, Path) else f"{len(self._source)} bytes"
-        ends = (", ".join(f"{shorten(v.name, 40)}{v.shape}" for v in e) for e in (self.get_inputs(), self._outputs))
+        ends = (
+            ", ".join(f"{shorten(v.name, 40)}{v.shape}" for v in e) for e in (self.get_inputs(), self.get_outputs())
+        )
         engines = Counter(record.engine for record in self.nodes)
         ran = ", ".join(f"{count} {engine}" for engine, count in engines.most_common())
         return f"InferenceSession({where}: {shorten(' -> '.join(ends), 400)}; nodes: {ran or 'none'})"
@@ -346,8 +347,9 @@ class InferenceSession:
 
     def _ran(self) -> tuple[Program, list[float | None]]:
         """The program that ran last, and the seconds of its steps."""
-        program, times = self._last or (self._program, Times(len(self._program.steps)))
-        return program, times.seconds()
+        promised, times = self._last or (self._promised, None)
+        program = promised.program
+        return program, (times or Times(len(program.steps))).seconds()
 
     def _fed(self, input_feed: Mapping[str, Any]) -> dict[str, Array]:
         return self._names.fed(input_feed, self._read)
@@ -366,10 +368,10 @@ class InferenceSession:
     def _run(self, wanted: Sequence[str], feeds: Mapping[str, Array], run_options: Any) -> list[Array]:
         """Outputs by name, of inputs that are checked."""
         overridden = frozenset(self._names.defaults).intersection(feeds)
-        program = self._programs.get(overridden)
-        if program is None:
+        promised = self._programs.get(overridden)
+        if promised is None:
             assert self._graph is not None  # kept wherever there are defaults
-            program = self._programs.setdefault(overridden, compiled(self._graph, overridden, self._options))
+            promised = self._programs.setdefault(overridden, Promised(self._graph, overridden, self._options))
         began, trace = monotonic_ns(), self._trace
 
         def is_halted() -> bool:
@@ -378,23 +380,15 @@ class InferenceSession:
         named = [self._results[name] for name in wanted]
         device = self._options.device
         results, times = (
-            program.run(feeds, named, is_halted) if device is None
-            else run_there(program, feeds, named, is_halted, device)
+            promised.run(feeds, named, is_halted) if device is None
+            else run_there(promised.program, feeds, named, is_halted, device)
         )  # fmt: skip
         if trace is not None:
-            trace.add_run(program, times.seconds(), began)
-        self._last = program, times
+            trace.add_run(promised.program, times.seconds(), began)
+        self._last = promised, times
         return results
 
 
 def _opened(source: Path | bytes, options: SessionOptions, providers: Any, provider_options: Any,
             keywords: dict[str, Any]) -> InferenceSession:  # fmt: skip
     return InferenceSession(source, options, providers, provider_options, **keywords)
-
-
-def _described(declared: Value, result: str, program: Program) -> Value:
-    """An output as the file declares it; what it leaves open, the engines may know."""
-    known = program.values.get(result, declared)
-    return Value(
-        declared.name, declared.type or known.type, declared.dims if declared.dims is not None else known.dims
-    )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import pickle
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +22,7 @@ from polyconv.kernels.record import words
 from polyconv.kernels.word import Pointing
 from polyconv.models.convolution import ENGINE
 from polyconv.models.graph import Array
+from polyconv.models.kept import About
 from polyconv.models.laid import Laid
 from polyconv.models.segment import Segment
 from polyconv.models.told import Told
@@ -30,17 +31,13 @@ from polyconv.operators.lying import Lies, lies
 from polyconv.runtime.arrays import place
 from polyconv.target import Target
 
-__all__ = ["About", "bytes_of", "laid_of"]
+__all__ = ["bytes_of", "laid_of"]
 
 _LINE, _WORD = 64, 8
 _HEAD = struct.Struct("<QQ48x")
 """A line: bytes of what is pickled, and of the memory that comes before it."""
 _LEAST_ADDRESS, _MOST_ADDRESS = 1 << 41, 1 << 48
 """Between them lie the addresses of a process of 64 bits; counts and distances are less."""
-
-About = Mapping[int, tuple[str | None, int]]
-"""By number of a step: the convolution that it ran last, and the bytes of its constants."""
-
 
 class _Refused(Exception):
     """There is something that bytes cannot say."""
@@ -101,7 +98,7 @@ class _Whole:
     functions: list[tuple[str, str]]
     pointers: tuple[Array, Array]
     calls: tuple[Array, Array]
-    about: dict[int, tuple[str | None, int]]
+    about: About
 
 
 # -- leaving -------------------------------------------------------------------------------------------
@@ -216,8 +213,8 @@ def bytes_of(laid: Laid, told: Pointing, about: About, most: int) -> bytes | Non
     laid : Laid
     told : Pointing
         Which words are addresses, of all tables that were made for them.
-    about : mapping
-        What else is said of their steps.
+    about : About
+        What else is said of them.
     """
     try:
         return _bytes_of(laid, told, about, most)
@@ -252,7 +249,7 @@ def _bytes_of(laid: Laid, told: Pointing, about: About, most: int) -> bytes:
             "lies": {n: lie for n, lie in laid.lies.items() if n in named}, "inside": laid.inside,
             "begins": laid.begins, "size": laid.size, "still": laid.still, "threads": laid.threads,
         },
-        memory.functions, pointers, calls, dict(about),
+        memory.functions, pointers, calls, about,
     )  # fmt: skip
     said = pickle.dumps(whole, pickle.HIGHEST_PROTOCOL)
     contents = memory.copy(np.concatenate([pointers[0], calls[0]]))
