@@ -240,7 +240,7 @@ def test_runs_that_need_much_memory_keep_none(counted: SimpleNamespace, monkeypa
     name = next(iter(GRAPHS))
     kept = _replaying(GRAPHS[name]).memory.replay_bytes
     assert kept > 0
-    monkeypatch.setattr(replays, "_MOST_BYTES", 64)
+    monkeypatch.setattr(replays, "MOST_BYTES", 64)
     session = _replaying(GRAPHS[name])
     _same(session.run(None, _feeds(1)), _by_steps(GRAPHS[name], _feeds(1)))
     assert counted.runs == 0
@@ -408,7 +408,7 @@ def test_sizes_share_their_memory(counted: SimpleNamespace, monkeypatch: pytest.
     assert count == len(each) and max(alone) <= together <= 2 * max(alone) < sum(alone)
     grown = replayed(each[2], each[0])
     assert grown[0] == 2 and grown[1] > max(alone)  # the smaller memory and the larger one
-    monkeypatch.setattr(replays, "_MOST_BYTES", grown[1] - 1)
+    monkeypatch.setattr(replays, "MOST_BYTES", grown[1] - 1)
     assert replayed(each[2], each[0])[0] == 1  # the later one alone
 
 
