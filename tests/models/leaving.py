@@ -18,11 +18,11 @@ from polyconv.in_force import keep_where_settings_say
 from polyconv.kernels.word import Pointing, pointing
 from polyconv.layer import Layer
 from polyconv.models.arena import Arena
-from polyconv.models.convolution import ENGINE
-from polyconv.models.kept import About
-from polyconv.models.laid import Laid, laid_out
+from polyconv.models.kept_runs import About
+from polyconv.models.laid import Laid
+from polyconv.models.laying import laid_out
 from polyconv.models.replay import Replay
-from polyconv.models.segment import Segment
+from polyconv.models.segment import ENGINE, Segment
 from polyconv.models.snapshot import bytes_of, laid_of
 from polyconv.models.steps import Times
 from polyconv.models.told import Told

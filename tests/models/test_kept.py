@@ -20,7 +20,7 @@ from onnx import helper
 import polyconv
 from polyconv import ModelError, cache
 from polyconv.machine.profile import presets
-from polyconv.models import onnx_reading
+from polyconv.models import onnx_file, onnx_reading
 from polyconv.models.reading import read_model
 from polyconv.target import host_target, levels
 
@@ -222,7 +222,7 @@ def _kept(folder: Path) -> int:
 def test_weights_are_those_of_the_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two files that differ in large values alone have one graph, and each its values."""
     read_model(_model().SerializeToString())
-    monkeypatch.setattr(onnx_reading, "parsed", _must_not_parse)
+    monkeypatch.setattr(onnx_file, "parsed", _must_not_parse)
     for seed in (5, 6):
         w = random(128, 16, 3, 3, seed=seed)
         graph = read_model(_model(w).SerializeToString())
@@ -300,9 +300,9 @@ def test_models_with_functions_and_packed_values_are_parsed_each_time(folder: Pa
 def test_another_onnx_package_judges_anew(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = _model().SerializeToString()
     read_model(data)
-    monkeypatch.setattr(onnx_reading, "parsed", _must_not_parse)
+    monkeypatch.setattr(onnx_file, "parsed", _must_not_parse)
     read_model(data)
-    monkeypatch.setattr(onnx_reading, "_onnx_package", lambda: ("another",))
+    monkeypatch.setattr(onnx_reading, "package", lambda name: ("another",))
     with pytest.raises(AssertionError, match="parsed anew"):
         read_model(data)
 

@@ -24,8 +24,8 @@ from polyconv.algorithms.table import ALGORITHMS
 from polyconv.kernels.record import Function, Memory, Record, Table, Word, filled, words_of
 from polyconv.kernels.word import Pointing, pointing, words
 from polyconv.layer import Layer
-from polyconv.models import onnx_reading, promised
-from polyconv.models.kept import About
+from polyconv.models import building, onnx_reading
+from polyconv.models.kept_runs import About
 from polyconv.models.program import Program
 from polyconv.models.session import InferenceSession
 from polyconv.models.snapshot import bytes_of
@@ -92,6 +92,14 @@ def _by_another_process(script: str, folder: Path, *words: str) -> str:
     return done.stdout
 
 
+TWICE = """
+import sys, numpy as np, polyconv
+x = np.ones((2, 16, 20, 20), np.float32)
+session = polyconv.InferenceSession(sys.argv[1])
+print(*(session.run(None, {"x": x})[0].sum().item().hex() for _ in range(3)))
+"""
+
+
 def _files() -> list[Path]:
     folder = cache.cache_folder()
     assert folder is not None
@@ -124,13 +132,13 @@ def test_the_next_session_runs_at_once_with_the_same_bits(options: dict[str, Any
 def test_nothing_is_compiled_that_nobody_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
     model = _model().SerializeToString()
     first = _left(model)
-    right, made = promised.compiled, list[str]()
+    right, made = building.compiled, list[str]()
 
     def counted(graph: Any, *rest: Any) -> Program:
         made.append(graph.digest)
         return right(graph, *rest)
 
-    monkeypatch.setattr(promised, "compiled", counted)
+    monkeypatch.setattr(building, "compiled", counted)
     second = InferenceSession(model)
     assert [(o.name, o.type, o.shape) for o in second.get_outputs()] == [
         (o.name, o.type, o.shape) for o in first.get_outputs()
@@ -157,6 +165,25 @@ def test_runs_at_once_in_several_threads() -> None:
         session = InferenceSession(model, threads=2)
         with ThreadPoolExecutor(8) as pool:
             assert [y[0].tobytes() for y in pool.map(lambda x: session.run(None, {"x": x}), xs)] == want  # noqa: B023
+
+
+def test_many_sessions_load_kernels_once() -> None:
+    model = _model().SerializeToString()
+    script = """
+import sys, numpy as np, polyconv
+from polyconv.kernels.objects import EVENTS
+loaded = []
+for _ in range(3):
+    polyconv.InferenceSession(sys.argv[1]).run(None, {"x": np.ones((2, 16, 20, 20), np.float32)})
+    loaded.append(EVENTS.loaded)
+assert loaded[0] == loaded[2] > 0 == EVENTS.compiled, loaded
+"""
+    folder = cache.cache_folder()
+    assert folder is not None
+    path = folder.parent / "model.onnx"
+    path.write_bytes(model)
+    _by_another_process(TWICE, folder, str(path))
+    _by_another_process(script, folder, str(path))
 
 
 def test_a_run_that_is_asked_to_end() -> None:
@@ -229,6 +256,25 @@ def test_settings_with_which_nothing_is_left(variable: str, value: str, monkeypa
     polyconv.wisdom.forget()
 
 
+def test_settings_that_change_between_two_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = InferenceSession(_model().SerializeToString())
+    for threads in "12":
+        monkeypatch.setenv("POLYCONV_NUM_THREADS", threads)
+        session.run(None, {"x": random(*SHAPE)})
+    assert _files() == []
+
+
+def test_dimensions_that_the_caller_fixes(by_steps: list[int]) -> None:
+    model = _model().SerializeToString()
+    _left(model)
+    options = polyconv.SessionOptions()
+    options.add_free_dimension_override_by_name("n", 2)
+    session = InferenceSession(model, options)
+    assert [i.shape[0] for i in session.get_inputs()] == [2]
+    session.run(None, {"x": random(*SHAPE)})
+    assert len(by_steps) == 3
+
+
 def test_what_another_engine_runs_is_not_left() -> None:
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["a"], "one"),
@@ -275,20 +321,14 @@ def test_damaged_files_are_made_anew(damage: str, by_steps: list[int]) -> None:
 def test_kernels_that_are_gone_are_compiled_again(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(_model().SerializeToString())
-    script = """
-import sys, numpy as np, polyconv
-x = np.ones((2, 16, 20, 20), np.float32)
-session = polyconv.InferenceSession(sys.argv[1])
-print(*(session.run(None, {"x": x})[0].sum().item().hex() for _ in range(3)))
-"""
     folder = tmp_path / "kept"
-    want = _by_another_process(script, folder, str(path))
+    want = _by_another_process(TWICE, folder, str(path))
     assert len([*folder.glob("*.runs")]) == 1
     for number, file in enumerate(sorted(folder.glob("*.o"))):
         if number % 3 == 0:
             file.unlink()
     for _ in range(2):
-        assert _by_another_process(script, folder, str(path)) == want
+        assert _by_another_process(TWICE, folder, str(path)) == want
 
 
 # -- by another process --------------------------------------------------------------------------------
@@ -298,8 +338,8 @@ import json, os, sys
 from pathlib import Path
 from polyconv.conformance.graph_fuzz import complaints
 from polyconv.conformance.graphs import drawn
-from polyconv.models import onnx_reading, promised
-from polyconv.models.kept import About
+from polyconv.models import building, onnx_reading
+from polyconv.models.kept_runs import About
 from polyconv.models.program import Program
 
 right, count = Program._by_steps, [0]

@@ -15,7 +15,8 @@ import numpy as np
 from polyconv.conformance.enclosures import Array, Call, Enclosure, added, exact, rounded, summed
 from polyconv.conformance.judge import window
 from polyconv.models.graph import Node
-from polyconv.models.operators import Epilogue, Options, make
+from polyconv.models.operators import Epilogue, make
+from polyconv.models.options import Options
 from polyconv.problem.oracle import oracle
 from polyconv.problem.problem import Problem
 

@@ -41,6 +41,8 @@ _log = logging.getLogger("polyconv")
 _lock = threading.RLock()
 """Held while text is generated, which one thread does at a time; LLVM compiles without it."""
 _loaded: dict[str, dict[str, Any]] = {}
+_loaded_again: dict[str, dict[str, int]] = {}
+"""What ``found_again`` has loaded, so that many sessions of a model load it once."""
 _making: dict[str, threading.RLock] = {}
 """Kernels that are under way: whoever asks for one of them waits, others are not held up."""
 
@@ -136,16 +138,16 @@ def functions_by_address() -> dict[int, tuple[str, str]]:
 
 def found_again(level: str, names: Sequence[str], target: Target) -> dict[str, int] | None:
     """Addresses of a kernel's functions without what builds it, if they are loaded or the cache has them; else None."""
-    loaded = _loaded.get(level)
-    if loaded is None:
+    loaded = _loaded.get(level) or _loaded_again.get(level) or {}
+    if not loaded.keys() >= set(names):
         path = _file(level, _made_for(target))
         code = None if path is None else files.read(path)
         if code is None:
             return None
         with _lock:
             EVENTS.loaded += 1
-        loaded = _linked(code, tuple(names), {})
-    return {name: loaded[name] for name in names if name in loaded}
+        loaded = _loaded_again[level] = _linked(code, tuple(names), {})
+    return {name: loaded[name] for name in names}
 
 
 def _once(label: str, make: Callable[[], dict[str, T]]) -> dict[str, T]:

@@ -14,7 +14,8 @@ from polyconv.models.convolution import foretold_results
 from polyconv.models.elements import type_of
 from polyconv.models.graph import Array, Dims, Node, Value, consumers
 from polyconv.models.native import ONNX, Translation, broadcast_dims, foretold, native
-from polyconv.models.operators import Epilogue, Options, is_convolution
+from polyconv.models.operators import Epilogue, is_convolution
+from polyconv.models.options import Options
 from polyconv.operators.table import Taken
 
 __all__ = ["WIDENING", "Facts", "tell_types", "who_runs"]

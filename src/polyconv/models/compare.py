@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from polyconv.dataclass import dataclass
 from polyconv.dtypes import DTYPES, of_array
 from polyconv.errors import Error, ModelError
-from polyconv.models.convolution import ENGINE
+from polyconv.models.building import compiled, host_of
 from polyconv.models.elements import type_of
 from polyconv.models.graph import Array, Graph, Node, Value
-from polyconv.models.operators import Options
-from polyconv.models.reading import compiled, host_of, read_model
-from polyconv.models.segment import Segment
+from polyconv.models.options import Options
+from polyconv.models.reading import read_model
+from polyconv.models.segment import ENGINE, Segment
 from polyconv.models.steps import Step
 from polyconv.settings import resolve
 

@@ -40,7 +40,8 @@ from polyconv.models.native import (
     with_finish,
 )
 from polyconv.models.on_gpu import There, kept_here, refuse, synchronized, with_copies
-from polyconv.models.operators import Epilogue, Options, is_convolution, row_of
+from polyconv.models.operators import Epilogue, is_convolution, row_of
+from polyconv.models.options import Options
 from polyconv.models.program import Program
 from polyconv.models.replays import Replays
 from polyconv.models.segment import Host

@@ -14,7 +14,6 @@ import numpy as np
 
 from polyconv.dataclass import dataclass
 from polyconv.errors import Error, ModelError, Unsupported
-from polyconv.models.convolution import ENGINE
 from polyconv.models.elements import BY_TYPE, type_of
 from polyconv.models.feeding import fed
 from polyconv.models.graph import Array, Dims, Graph, Node, Value
@@ -23,7 +22,7 @@ from polyconv.models.limits import shorten
 from polyconv.models.onnx_file import body
 from polyconv.models.program import Program
 from polyconv.models.replay import copied
-from polyconv.models.segment import Chosen, Host, Segment
+from polyconv.models.segment import ENGINE, Chosen, Host, Segment
 from polyconv.models.told import Told, renamed, shown_as
 from polyconv.operators.lying import lies, packed
 

@@ -19,13 +19,13 @@ from polyconv.models.elements import BY_TYPE, type_of
 from polyconv.models.graph import Array, Dims, Node, Value
 from polyconv.models.layout import Layout
 from polyconv.models.limits import shorten
-from polyconv.models.operators import Epilogue, Options, make
-from polyconv.models.segment import Segment
+from polyconv.models.operators import Epilogue, make
+from polyconv.models.options import Options
+from polyconv.models.segment import ENGINE, Segment
 from polyconv.models.ways import Ways, turns
 
-__all__ = ["ENGINE", "convolution", "foretold_results"]
+__all__ = ["convolution", "foretold_results"]
 
-ENGINE = "polyconv"
 
 
 def convolution(

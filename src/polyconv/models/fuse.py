@@ -28,12 +28,12 @@ from polyconv.models.graph import Array, Node, Value, along, consumers
 from polyconv.models.operators import (
     OPENVINO,
     Epilogue,
-    Options,
     Unproven,
     has_row,
     make,
     row_of,
 )
+from polyconv.models.options import Options
 from polyconv.models.rewriting import View
 from polyconv.models.spelled import spelled_out
 from polyconv.problem.epilogue import Activation

@@ -16,9 +16,8 @@ import numpy as np
 
 from polyconv.errors import Error
 from polyconv.machine.host import profile_in_force
-from polyconv.models.convolution import ENGINE
 from polyconv.models.graph import Array
-from polyconv.models.segment import Segment
+from polyconv.models.segment import ENGINE, Segment
 from polyconv.models.told import Told
 from polyconv.operators.job import Known, Operation, Own
 from polyconv.operators.lying import Lies, like

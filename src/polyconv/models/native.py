@@ -16,11 +16,10 @@ import numpy as np
 
 from polyconv.dataclass import dataclass
 from polyconv.errors import Error, ModelError
-from polyconv.models.convolution import ENGINE
 from polyconv.models.elements import BY_TYPE, type_of
 from polyconv.models.graph import STAND_IN, Array, Dims, Node, Value
 from polyconv.models.limits import shorten
-from polyconv.models.segment import Segment
+from polyconv.models.segment import ENGINE, Segment
 from polyconv.operators.building import Fragment
 from polyconv.operators.fusing import Fused, Member, finish_of, planner_of
 from polyconv.operators.images import by_image

@@ -18,10 +18,9 @@ from polyconv.errors import Unsupported
 from polyconv.gpu.arrays import GpuArray, current_stream, to_gpu
 from polyconv.gpu.driver import driver
 from polyconv.gpu.work import Work
-from polyconv.models.convolution import ENGINE
 from polyconv.models.graph import Node, Value
 from polyconv.models.native import Given, named
-from polyconv.models.segment import Segment
+from polyconv.models.segment import ENGINE, Segment
 from polyconv.operators.job import Planner
 from polyconv.operators.views import Look
 

@@ -13,7 +13,6 @@ import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,10 +22,9 @@ from polyconv.kernels.objects import fingerprint
 from polyconv.models.beside import Beside, FileBytes
 from polyconv.models.elements import BY_TYPE, type_of
 from polyconv.models.graph import Array, Graph
-from polyconv.models.kept import digest_of, keep, kept, place
+from polyconv.models.kept import digest_of, keep, kept, package, place
 from polyconv.models.limits import shorten
 from polyconv.models.onnx_bytes import without_values
-from polyconv.models.onnx_file import parsed
 from polyconv.models.onnx_tensor import viewed
 
 __all__ = ["read_onnx"]
@@ -62,13 +60,15 @@ def read_onnx(data: bytes | FileBytes, folder: Path | None) -> Graph:
     """
     lighter, large = without_values(data)
     digest = digest_of(lighter)
-    file = place("model", (digest, _code(), *_onnx_package()))
+    file = place("model", (digest, _code(), *package("onnx")))
     graph = kept(file, pickle.loads, Graph)
     is_hashed = sum(a.nbytes for a in large.values()) <= _MOST_HASHED
     content = _Content(digest, large) if is_hashed else None
     if graph is not None:
         values = {name: _value(name, a, large) for name, a in graph.constants.items()}
         return replace(graph, constants=values, content=content)
+    from polyconv.models.onnx_file import parsed  # here, as most processes find the graph as it was read
+
     files = None if folder is None else Beside(folder)
     graph = replace(parsed(data, lighter, large, files), digest=digest)
     if not (files is not None and files.is_used) and _are_all_views(graph.constants, large):
@@ -131,12 +131,3 @@ def _code() -> str:
     """Fingerprint of the code that reads models."""
     folder = Path(__file__).parent
     return fingerprint([*folder.glob("onnx_*.py"), folder / "graph.py", folder / "elements.py", folder / "limits.py"])
-
-
-def _onnx_package() -> tuple[str, ...]:
-    """Which onnx package judges a model, found without importing it; none where there is none."""
-    found = find_spec("onnx")
-    if found is None or found.origin is None:
-        return ()
-    status = Path(found.origin).stat()
-    return found.origin, str(status.st_mtime_ns), str(status.st_size)

@@ -23,7 +23,8 @@ from polyconv.models.onnx_host import onnx_views
 from polyconv.models.onnx_products import ALL_FLOATS, linear, product
 from polyconv.models.openvino_integers import levels_of, of_bytes
 from polyconv.models.openvino_layer import Layer
-from polyconv.models.operators import Options, is_convolution
+from polyconv.models.operators import is_convolution
+from polyconv.models.options import Options
 from polyconv.models.rewriting import View
 from polyconv.models.segment import Host
 

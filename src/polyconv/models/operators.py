@@ -19,44 +19,16 @@ from polyconv.dialects.rows import Input, Row
 from polyconv.errors import ArgumentError, DtypeError, ModelError, Unsupported
 from polyconv.models.graph import Node
 from polyconv.models.limits import shorten
+from polyconv.models.options import Options
 from polyconv.problem.epilogue import Activation
 from polyconv.problem.quantisation import QUANTITIES
-from polyconv.settings import resolve
 
-__all__ = ["Epilogue", "Options", "Unproven", "has_row", "is_convolution", "make", "row_of"]
+__all__ = ["Epilogue", "Unproven", "has_row", "is_convolution", "make", "row_of"]
 
 _CONVOLUTION = re.compile(r"conv(?!ert)", re.IGNORECASE)
 
 OPENVINO = "openvino"
 """Domain of the neutral graph's nodes that come from an IR file."""
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What a session's caller chose for all its nodes; see ``polyconv.InferenceSession``.
-
-    ``device`` is the number of a GPU; where it is ``is_mixed``, nodes without a kernel there run on the CPU.  Its steps
-    are waited for where each ``is_timed``.
-    """
-
-    semantics: str = "onnx"
-    accuracy: str | None = None
-    threads: int | None = None
-    workspace_limit: int | None = None
-    rewrites: str = "all"
-    layout: str | None = None
-    device: int | None = None
-    is_mixed: bool = False
-    is_timed: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuse what is none of the choices."""
-        for name, words in (("semantics", ("onnx", "onnxruntime")), ("rewrites", ("all", "exact"))):
-            given = getattr(self, name)
-            if given not in words:
-                raise ArgumentError(f"{name}={shorten(given)!r} is not known; choose {' or '.join(words)}")
-        for name in ("accuracy", "threads", "workspace_limit", "layout"):
-            resolve(name, getattr(self, name))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,22 +10,25 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import field
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from polyconv.dataclass import dataclass
 from polyconv.errors import Error
 from polyconv.gpu.arrays import GpuArray
-from polyconv.models.ahead import Ahead
 from polyconv.models.elements import type_of
-from polyconv.models.gpu_replay import GpuReplays
 from polyconv.models.graph import Array, Node, Value
-from polyconv.models.kept import About, KeptPlans, KeptRuns
+from polyconv.models.kept import KeptPlans
+from polyconv.models.kept_runs import About, KeptRuns
 from polyconv.models.replay import Replay, copied
 from polyconv.models.replays import Replays
 from polyconv.models.steps import Alive, Schedule, Step, Times, most_alive, scheduled
 from polyconv.runtime.memory import collecting_later
+
+if TYPE_CHECKING:
+    from polyconv.models.ahead import Ahead
+    from polyconv.models.gpu_replay import GpuReplays
 
 __all__ = ["Program", "halting", "own"]
 

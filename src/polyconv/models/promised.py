@@ -10,14 +10,14 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from polyconv.models.arena import Arena
 from polyconv.models.graph import Array, Graph, Value
-from polyconv.models.kept import About, KeptRuns
-from polyconv.models.operators import Options
+from polyconv.models.kept_runs import About, KeptRuns
+from polyconv.models.options import Options
 from polyconv.models.program import Program, halting, own
-from polyconv.models.reading import compiled
 from polyconv.models.replay import Replay
 from polyconv.models.replays import MOST_BYTES
 from polyconv.models.steps import Times
@@ -39,7 +39,7 @@ class Promised:
     def __init__(self, graph: Graph, overridden: frozenset[str], options: Options) -> None:
         self._lock = threading.RLock()
         self._runs = KeptRuns(graph, overridden, options)
-        self._compile: Callable[[], Program] | None = lambda: compiled(graph, overridden, options)
+        self._compile: Callable[[], Program] | None = partial(_compiled, graph, overridden, options)
         self._program: Program | None = None
         self._found: tuple[Replay, About] | None = None
         outputs = self._runs.outputs
@@ -84,6 +84,12 @@ class Promised:
         times = Times(len(about.steps))
         done = replay.run(feeds, times, halting(is_halted, len(about.steps)))
         return None if done is None else (own(results, *done), times)
+
+
+def _compiled(graph: Graph, overridden: frozenset[str], options: Options) -> Program:
+    from polyconv.models.building import compiled  # here, as who finds what was left needs none of it
+
+    return compiled(graph, overridden, options)
 
 
 def _described(declared: Value, result: str, program: Program) -> Value:

@@ -1,4 +1,4 @@
-"""A model in whatever form it is given, as a graph; and a graph made ready to run on the host of its format.
+"""A model in whatever form it is given, as a graph.
 
 A file's first bytes say what it is, not its name.  It must not know what a node means.
 """
@@ -15,38 +15,16 @@ from typing import Any
 
 from polyconv.errors import ArgumentError, ModelError
 from polyconv.models.beside import FileBytes
-from polyconv.models.compiling import compile_graph
-from polyconv.models.controlled import with_control_flow
-from polyconv.models.fold import Views, looked_at
-from polyconv.models.foreign import foreign
-from polyconv.models.graph import Array, Graph, Value, live
+from polyconv.models.graph import Graph, Value
 from polyconv.models.kept import digest_of
 from polyconv.models.limits import shorten
-from polyconv.models.native import ONNX, Translation
-from polyconv.models.onnx_host import onnx_host, onnx_views
 from polyconv.models.onnx_reading import read_onnx
-from polyconv.models.onnx_rules import LAST_RULES, LATE_RULES, ON_CPU, ON_GPU, RULES
-from polyconv.models.operators import Options
-from polyconv.models.program import Program
-from polyconv.models.rewriting import rewritten
-from polyconv.models.segment import Host
 from polyconv.runtime.memory import collecting_later
-from polyconv.settings import resolve
 
-__all__ = ["Source", "compiled", "host_of", "read_model", "source_of", "with_dimensions"]
+__all__ = ["Source", "read_model", "source_of", "with_dimensions"]
 
 Source = Path | bytes
 """Where a model comes from: a file, or the content of one."""
-
-
-def _engines(form: str) -> tuple[Host, Views, Translation]:
-    """Who runs the other nodes of a format, and how these read."""
-    if form == "onnx":
-        return onnx_host, onnx_views, ONNX
-    from polyconv.models.openvino_host import openvino_host  # here, as most models are of ONNX
-    from polyconv.models.openvino_layers import as_onnx, has_form
-
-    return openvino_host, {}, Translation(has_form, as_onnx)
 
 
 def source_of(model: Any) -> Source:
@@ -90,6 +68,8 @@ def _named(data: bytes | FileBytes, path: Path | None, weights: bytes | None) ->
     try:
         return _graph(data, path, weights)
     except ModelError as error:
+        from polyconv.models.foreign import foreign  # here, as few files are of another kind
+
         what = "the model" if path is None else shorten(str(path))
         if (said := foreign(data[:256])) is not None:
             raise ModelError(f"{what} {said}") from error
@@ -120,38 +100,8 @@ def with_dimensions(graph: Graph, known: Mapping[str, int]) -> Graph:
 
     return replace(
         graph,
+        digest=digest_of(f"{graph.digest} {sorted(known.items())}".encode()) if graph.digest else "",
         inputs=tuple(map(fixed, graph.inputs)),
         outputs=tuple(map(fixed, graph.outputs)),
         stated={name: fixed(value) for name, value in graph.stated.items()},
     )
-
-
-def host_of(graph: Graph) -> Host:
-    """Who runs a graph's other nodes."""
-    return _engines(graph.format)[0]
-
-
-@collecting_later()
-def compiled(graph: Graph, overridden: frozenset[str], options: Options) -> Program:
-    """Make a graph ready to run; ``overridden`` are the inputs with defaults that runs will feed."""
-    host, views, translation = _engines(graph.format)
-    if graph.format == "onnx":
-        if options.device is None:
-            host = with_control_flow(host, lambda body: compiled(body, frozenset(), options))
-        opsets = graph.origin.opsets
-        constants = {name: array for name, array in graph.constants.items() if name not in overridden}
-        known, _ = looked_at(live(graph.nodes, graph.results), constants, views)
-        made: dict[str, Array] = {}
-    else:
-        from polyconv.models.openvino_graph import as_onnx_graph, opsets
-
-        graph, made = as_onnx_graph(graph, options, host, translation, int(resolve("threads", options.threads)))
-        known = {**graph.constants, **made}
-    early = (*RULES, *(ON_CPU if options.device is None else ON_GPU))
-    for stage in (early, LATE_RULES, LAST_RULES, early):
-        rules = [rule for rule in stage if rule.is_exact or options.rewrites == "all"]
-        own = {name: array for name, array in graph.constants.items() if name not in overridden}
-        graph = rewritten(graph, rules, {**known, **own}, opsets)
-        if not any(node.op == "DequantizeLinear" for node in graph.nodes):
-            break
-    return compile_graph(graph, overridden, options, host, views, translation, made)

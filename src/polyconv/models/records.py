@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from polyconv.dataclass import dataclass
-from polyconv.models.convolution import ENGINE
 from polyconv.models.program import Program
+from polyconv.models.segment import ENGINE
 from polyconv.models.steps import bytes_of
 
 __all__ = ["Memory", "NodeRecord", "StepRecord", "memory_of", "nodes_of", "steps_of"]

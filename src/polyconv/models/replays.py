@@ -14,7 +14,7 @@ import numpy as np
 
 from polyconv.models.arena import Arena
 from polyconv.models.graph import Array
-from polyconv.models.laid import Laid, laid_out
+from polyconv.models.laid import Laid
 from polyconv.models.replay import Replay
 from polyconv.models.told import Told, native_steps, told_of
 from polyconv.operators.lying import lies
@@ -89,6 +89,8 @@ class Replays:
         steps = [step for step in told if step is not None]
         if len(steps) < len(told) or native_steps(steps) < 2:
             return None
+        from polyconv.models.laying import laid_out  # here, as who finds runs laid out needs none of it
+
         given = {name: lies(a) for name, a in feeds.items()}
         laid = laid_out(steps, results, steady, given, self._switched(feeds))
         with suppress(MemoryError):  # runs by steps free as they go

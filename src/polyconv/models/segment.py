@@ -15,7 +15,10 @@ from polyconv.models.graph import Array, Graph, Node, Value
 from polyconv.operators.job import Plan
 from polyconv.operators.lying import Lies
 
-__all__ = ["Chosen", "Host", "Segment"]
+__all__ = ["ENGINE", "Chosen", "Host", "Segment"]
+
+ENGINE = "polyconv"
+"""Who runs what polyconv runs itself."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 Reads the file, checks what a run is fed and keeps the books on what ran where.  The one idea: every
 convolution runs on polyconv, every other node on the host that is installed, and ``nodes`` says which.
+What few sessions need is imported by those, as a third of a small network's start is imports.
 It must not know what a node means.
 """
 
@@ -14,18 +15,15 @@ from os import PathLike
 from pathlib import Path
 from threading import Thread
 from time import monotonic_ns
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from polyconv.errors import ArgumentError
 from polyconv.models.asked import Names
 from polyconv.models.feeding import fed
-from polyconv.models.gpu_replay import into
 from polyconv.models.gpu_runs import fed_there, run_there, stream_for, wait_unless_left
 from polyconv.models.graph import Array, ModelMetadata, Value
-from polyconv.models.io_binding import IOBinding
 from polyconv.models.limits import shorten
-from polyconv.models.on_gpu import brought_back
-from polyconv.models.operators import Options
+from polyconv.models.options import Options
 from polyconv.models.ort_value import OrtValue
 from polyconv.models.program import Program
 from polyconv.models.promised import Promised
@@ -36,6 +34,9 @@ from polyconv.models.session_options import GraphOptimizationLevel, SessionOptio
 from polyconv.models.steps import Times
 from polyconv.models.trace import Trace
 from polyconv.names import checked
+
+if TYPE_CHECKING:
+    from polyconv.models.io_binding import IOBinding
 
 __all__ = ["InferenceSession", "Memory", "NodeRecord", "StepRecord"]
 
@@ -200,9 +201,8 @@ class InferenceSession:
     def __repr__(self) -> str:
         """``InferenceSession('model.onnx': x[1, 3, h, w] -> y[1, 10]; nodes: 20 polyconv, 4 onnxruntime)``."""
         where = repr(str(self._source)) if isinstance(self._source, Path) else f"{len(self._source)} bytes"
-        ends = (
-            ", ".join(f"{shorten(v.name, 40)}{v.shape}" for v in e) for e in (self.get_inputs(), self.get_outputs())
-        )
+        pairs = self.get_inputs(), self.get_outputs()
+        ends = (", ".join(f"{shorten(v.name, 40)}{v.shape}" for v in e) for e in pairs)
         engines = Counter(record.engine for record in self.nodes)
         ran = ", ".join(f"{count} {engine}" for engine, count in engines.most_common())
         return f"InferenceSession({where}: {shorten(' -> '.join(ends), 400)}; nodes: {ran or 'none'})"
@@ -286,6 +286,8 @@ class InferenceSession:
 
     def io_binding(self) -> IOBinding:
         """What binds inputs and outputs to memory, for ``run_with_iobinding``."""
+        from polyconv.models.io_binding import IOBinding
+
         return IOBinding(self, lambda name, given: self._read(self._names.input(name), given), self._names.outputs)
 
     def run_with_iobinding(self, iobinding: IOBinding, run_options: Any = None) -> None:
@@ -300,6 +302,8 @@ class InferenceSession:
             If the binding is another session's, no output is bound, an input is missing, or the memory bound to an
             output has not its shape and type.
         """
+        from polyconv.models.gpu_replay import into
+
         if getattr(iobinding, "session", None) is not self:
             raise ArgumentError("iobinding is of another session; make one with this session's io_binding()")
         if not iobinding.outputs:
@@ -362,6 +366,8 @@ class InferenceSession:
         """Outputs in the CPU's memory."""
         if self._options.device is None:
             return self._run(wanted, feeds, run_options)
+        from polyconv.models.on_gpu import brought_back
+
         with stream_for(feeds.values(), self._options.device):
             return [brought_back(a) for a in self._run(wanted, feeds, run_options)]
 

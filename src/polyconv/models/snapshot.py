@@ -20,11 +20,10 @@ from polyconv.kernels.address import address
 from polyconv.kernels.objects import found_again, functions_by_address
 from polyconv.kernels.record import words
 from polyconv.kernels.word import Pointing
-from polyconv.models.convolution import ENGINE
 from polyconv.models.graph import Array
-from polyconv.models.kept import About
+from polyconv.models.kept_runs import About
 from polyconv.models.laid import Laid
-from polyconv.models.segment import Segment
+from polyconv.models.segment import ENGINE, Segment
 from polyconv.models.told import Told
 from polyconv.operators.job import Job, Plan
 from polyconv.operators.lying import Lies, lies
@@ -38,6 +37,7 @@ _HEAD = struct.Struct("<QQ48x")
 """A line: bytes of what is pickled, and of the memory that comes before it."""
 _LEAST_ADDRESS, _MOST_ADDRESS = 1 << 41, 1 << 48
 """Between them lie the addresses of a process of 64 bits; counts and distances are less."""
+
 
 class _Refused(Exception):
     """There is something that bytes cannot say."""

@@ -15,12 +15,10 @@ import numpy as np
 
 from polyconv.dataclass import dataclass
 from polyconv.kernels.address import address
-from polyconv.models.convolution import ENGINE
 from polyconv.models.graph import Array
-from polyconv.models.segment import Chosen, Segment
+from polyconv.models.segment import ENGINE, Chosen, Segment
 from polyconv.operators.job import Plan
 from polyconv.operators.lying import Lies, lies, like, packed
-from polyconv.operators.running import conditions
 from polyconv.runtime.arrays import may_overlap
 
 __all__ = [
@@ -219,6 +217,7 @@ def packed_results(told: Sequence[Told], results: Collection[str], threads: int)
     if not inner:
         return list(told)
     from polyconv.operators.packing import packed_copy  # here, as few networks need it
+    from polyconv.operators.running import conditions
 
     def named(names: Sequence[str]) -> tuple[str, ...]:
         return tuple(inner.get(name, name) for name in names)

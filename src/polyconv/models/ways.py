@@ -26,7 +26,7 @@ from polyconv.models.elements import BY_TYPE
 from polyconv.models.graph import STAND_IN, Array, Value
 from polyconv.models.layout import Layout
 from polyconv.models.limits import check_bytes
-from polyconv.models.operators import Options
+from polyconv.models.options import Options
 from polyconv.operators.job import Job, Plan
 from polyconv.operators.lying import Lies, channels_last, is_channels_last, lies, like, packed
 from polyconv.operators.packing import pixels_copy

@@ -1,0 +1,151 @@
+"""How a program first ran: what a process before has left of such runs, and what this one leaves.
+
+The one idea: of each program one way of running it is left, that of its first run: feeds that lie as those did, and the
+same results.  The second such run leaves it, under a name that says all that it depends on.  It must not know how runs
+become bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from polyconv import cache as files
+from polyconv.in_force import target_in_force
+from polyconv.kernels.objects import fingerprint, generator
+from polyconv.kernels.word import Pointing, pointing
+from polyconv.machine.host import profile_in_force
+from polyconv.models.graph import Graph, Value
+from polyconv.models.kept import keep, kept, package, place
+from polyconv.models.laid import Laid
+from polyconv.models.options import Options
+from polyconv.planning import wisdom
+from polyconv.runtime.arrays import aligned
+from polyconv.settings import context, resolve
+
+__all__ = ["About", "KeptRuns"]
+
+_READ_SOON = 3 << 19
+"""Bytes a step of a file that is worth reading: for more it takes longer than making a step ready.  Measured on an
+Emerald Rapids: ResNet-18, of which 3 MiB a step would be left, then starts 1.2 times as late, DenseNet-121 with 0.4 in
+half of the time."""
+_NOTHING = ()
+"""Stands for the outputs of a model of which nothing can be left: the next process need not look at its weights."""
+_SETTINGS = ("threads", "accuracy", "workspace_limit", "layout")
+"""Of those in force, what runs depend on beside target and profile."""
+
+
+class About(NamedTuple):
+    """What is said of runs that are left.
+
+    Parameters
+    ----------
+    steps : tuple of (str or None, int)
+        Of each step: the convolution that it ran last, and the bytes of its constants.
+    values : mapping
+        Values whose extents only a run tells, as it told them.
+    """
+
+    steps: tuple[tuple[str | None, int], ...]
+    values: Mapping[str, Value]
+
+
+class KeptRuns:
+    """What was left of a program's runs, and what is to be left.
+
+    Parameters
+    ----------
+    graph : Graph
+        Of a model of which it is known what all of its weights are; else nothing is left.
+    overridden : frozenset of str
+        Inputs with defaults that runs feed.
+    options : Options
+        What the session's caller chose.
+
+    Attributes
+    ----------
+    outputs : tuple of Value or None
+        What comes out of the program, if it was left; else whoever finds that says it here.
+    """
+
+    __slots__ = ("_asked", "_content", "_file", "_made", "_options", "_told", "_way", "outputs")
+
+    def __init__(self, graph: Graph, overridden: frozenset[str], options: Options) -> None:
+        self._options, self._asked = options, (graph.digest, repr((options, sorted(overridden))))
+        self._way = "", ""  # fingerprint of the weights, and how the first run is asked for
+        self._file: Path | None = None
+        self._told: Pointing | None = None
+        self.outputs: tuple[Value, ...] | None = None
+        self._content = graph.content if options.device is None and _is_predicted() else None
+        self._made = None if self._content is None else place("made", self._parts())
+        outputs = kept(self._made, pickle.loads, tuple)
+        if outputs == _NOTHING:
+            self._content = None
+        if self._content is not None:
+            self.outputs = outputs
+            self._content.begin()
+
+    def _parts(self) -> tuple[str, ...]:
+        """All that shapes runs beside weights, feeds and results, as it is now."""
+        settings = [resolve(name, getattr(self._options, name)) for name in _SETTINGS]
+        packages = package("onnx"), package("onnxruntime")  # they compute what depends on constants alone
+        return (*self._asked, repr((settings, resolve("kept_runs"), packages)), _code(), generator(),
+                str(profile_in_force()), repr(target_in_force()))  # fmt: skip
+
+    def before(self, results: Sequence[str], feeds: Mapping[str, Any]) -> tuple[Laid, About] | None:
+        """What was left of runs like the first one; of later ones nothing."""
+        content, self._content = self._content, None  # which holds the weights
+        if content is None or not _is_predicted():
+            return None
+        lie = [(name, type(a).__name__, a.shape, a.strides, str(a.dtype)) for name, a in sorted(feeds.items())]
+        self._way = content(), repr((list(results), lie))
+        self._file, target = self._place(), target_in_force()
+        if self._file is None:
+            return None
+        from polyconv.models.snapshot import laid_of  # here: few processes find one
+
+        found = kept(self._file, lambda data: laid_of(data, target), tuple, lambda size: aligned(size, np.uint8).data)
+        if found is None:
+            self._told = Pointing()
+        return found
+
+    def _place(self) -> Path | None:
+        """File for runs like the first one under the settings of now."""
+        return place("runs", (*self._way, *self._parts(), repr(context())))
+
+    def noting(self) -> AbstractContextManager[None]:
+        """Note meanwhile what tables are made, where these may be left."""
+        return nullcontext() if self._told is None else pointing(self._told)
+
+    def leave(self, laid: Laid | None, about: Callable[[], About]) -> None:
+        """Leave runs as they were laid out, and what is said of their steps, unless settings are others by now."""
+        told, self._told = self._told, None
+        if told is None or laid is None or self._file is None or self._file != self._place():
+            return
+        from polyconv.models.snapshot import bytes_of  # here: few processes leave one
+
+        data = bytes_of(laid, told, about(), min(resolve("kept_runs"), _READ_SOON * len(laid.told)))
+        if data is not None:
+            files.write(self._file, data)
+        keep(self._made, pickle.dumps(_NOTHING if data is None else self.outputs))
+
+
+def _is_predicted() -> bool:
+    """Whether all choices follow from the situation alone, and nobody wants to see or to check them being made."""
+    looks = resolve("verbose") or resolve("check") or resolve("rigor") != "estimate"
+    return bool(resolve("kept_runs")) and not looks and not wisdom.known()
+
+
+@cache
+def _code() -> str:
+    """Fingerprint of the code that makes and runs programs of models, beside that which generates kernels."""
+    root = Path(__file__).parent.parent
+    folders = (root, *(root / name for name in ("dialects", "models", "planning", "problem", "runtime")))
+    return fingerprint(entry.path for folder in folders for entry in os.scandir(folder) if entry.name.endswith(".py"))
