@@ -109,7 +109,7 @@ def test_words_stand_in_the_order_of_the_declaration() -> None:
     assert there(9) == [5, 6, 7, 8]
     assert there(11) == [9, 10, 11]
     assert numbers in keep
-    assert words_of(Pair(1, 2), More(3, 4, 5)) == [1, 2, 3, 4, 5]
+    assert words_of(Pair(1, 2), [6, 7], More(3, 4, 5), keep=[]) == [1, 2, 6, 7, 3, 4, 5]
 
 
 def test_memory_without_an_array() -> None:

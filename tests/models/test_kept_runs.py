@@ -55,6 +55,7 @@ def _model(seed: int = 0, pool: int = 2) -> onnx.ModelProto:
 def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A folder of its own, in which runs are kept."""
     folder = cache.cache_folder()
+    polyconv.wisdom.forget()  # what other tests have measured
     monkeypatch.delenv("POLYCONV_KEPT_RUNS")
     cache.use_folder(tmp_path / "cache")
     yield
@@ -275,14 +276,19 @@ def test_dimensions_that_the_caller_fixes(by_steps: list[int]) -> None:
     assert len(by_steps) == 3
 
 
-def test_what_another_engine_runs_is_not_left() -> None:
+def test_what_another_engine_runs_is_not_left(monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["a"], "one"),
         helper.make_node("MaxPool", ["a"], ["b"], kernel_shape=[2, 2]),
         helper.make_node("NonZero", ["b"], ["y"], "others"),
     ]
-    _left(onnx_model(nodes, [info("x", SHAPE)], [info("y")], {"w": random(8, 16, 3, 3)}))
+    model = onnx_model(nodes, [info("x", SHAPE)], [info("y")], {"w": random(8, 16, 3, 3)}).SerializeToString()
+    _left(model)
     assert _files() == []
+    begun = list[object]()
+    monkeypatch.setattr(onnx_reading._Content, "begin", begun.append)
+    _left(model)
+    assert begun == []  # which the next process knows before it looks at weights
 
 
 def test_weights_are_not_looked_at_where_nothing_can_be_left(monkeypatch: pytest.MonkeyPatch) -> None:

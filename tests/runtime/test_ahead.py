@@ -52,7 +52,7 @@ SCRIPT = """
 import json, threading
 from pathlib import Path
 from polyconv.kernels import objects
-from polyconv.models import program
+from polyconv.models.ahead import Ahead
 
 ready, steps, threads = [], [], set()
 elsewhere = objects.elsewhere
@@ -61,11 +61,11 @@ def noted(function, *arguments):
     return elsewhere(function, *arguments)
 objects.elsewhere = noted
 session = polyconv.InferenceSession(Path("MODEL"), threads=2)
-ahead = program.Ahead.__call__
+ahead = Ahead.__call__
 def counted(self, steps, *rest):
     ahead(self, steps, *rest)
     ready.append(objects.EVENTS.compiled)
-program.Ahead.__call__ = counted
+Ahead.__call__ = counted
 session.run(None, {"x": np.ones((2, 3, 20, 20), np.float32)})
 print(json.dumps({"ready": ready, "all": objects.EVENTS.compiled, "threads": sorted(threads)}))
 """

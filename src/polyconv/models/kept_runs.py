@@ -102,9 +102,9 @@ class KeptRuns:
     def before(self, results: Sequence[str], feeds: Mapping[str, Any]) -> tuple[Laid, About] | None:
         """What was left of runs like the first one; of later ones nothing."""
         content, self._content = self._content, None  # which holds the weights
-        if content is None or not _is_predicted():
+        if content is None or not _is_predicted() or any(type(a) is not np.ndarray for a in feeds.values()):
             return None
-        lie = [(name, type(a).__name__, a.shape, a.strides, str(a.dtype)) for name, a in sorted(feeds.items())]
+        lie = [(name, a.shape, a.strides, str(a.dtype)) for name, a in sorted(feeds.items())]
         self._way = content(), repr((list(results), lie))
         self._file, target = self._place(), target_in_force()
         if self._file is None:
@@ -124,14 +124,26 @@ class KeptRuns:
         """Note meanwhile what tables are made, where these may be left."""
         return nullcontext() if self._told is None else pointing(self._told)
 
-    def leave(self, laid: Laid | None, about: Callable[[], About]) -> None:
-        """Leave runs as they were laid out, and what is said of their steps, unless settings are others by now."""
-        told, self._told = self._told, None
-        if told is None or laid is None or self._file is None or self._file != self._place():
-            return
-        from polyconv.models.snapshot import bytes_of  # here: few processes leave one
+    def leave(self, laid: Laid | None, about: Callable[[], About], *, is_like_the_first: bool) -> None:
+        """Leave runs as they were laid out, if they can be, unless settings are others by now.
 
-        data = bytes_of(laid, told, about(), min(resolve("kept_runs"), _READ_SOON * len(laid.told)))
+        Parameters
+        ----------
+        laid : Laid or None
+            None if the second run told nothing that can be left.
+        about : callable
+            What is said of their steps.
+        is_like_the_first : bool
+            Whether the second run was; of others nothing is left.
+        """
+        told, self._told = self._told, None
+        if told is None or self._file is None or not is_like_the_first or self._file != self._place():
+            return
+        data = None
+        if laid is not None:
+            from polyconv.models.snapshot import bytes_of  # here: few processes leave one
+
+            data = bytes_of(laid, told, about(), min(resolve("kept_runs"), _READ_SOON * len(laid.told)))
         if data is not None:
             files.write(self._file, data)
         keep(self._made, pickle.dumps(_NOTHING if data is None else self.outputs))

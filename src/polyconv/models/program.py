@@ -125,8 +125,8 @@ class Program:
                 with collecting_later(trims=is_first), self.plans():  # later ones take less for a while
                     done = self._by_steps(feeds, tuple(results), times, halt, told)
                 laid = self.replays.learn(told, tuple(results), self.constants, feeds) if told else None
-            if self.runs is not None and (laid is not None or not is_first):
-                self.runs.leave(laid, self._about)
+            if self.runs is not None and not is_first:
+                self.runs.leave(laid, self._about, is_like_the_first=bool(told))
         return own(results, *done), times
 
     def heard(self, replay: Replay, about: About) -> None:
