@@ -24,7 +24,7 @@ from polyconv.algorithms.table import ALGORITHMS
 from polyconv.kernels.record import Function, Memory, Record, Table, Word, filled, words_of
 from polyconv.kernels.word import Pointing, pointing, words
 from polyconv.layer import Layer
-from polyconv.models import building, onnx_reading
+from polyconv.models import building, kept_runs, onnx_reading
 from polyconv.models.kept_runs import About
 from polyconv.models.program import Program
 from polyconv.models.session import InferenceSession
@@ -155,6 +155,20 @@ def test_nothing_is_compiled_that_nobody_asks_for(monkeypatch: pytest.MonkeyPatc
         second.run(None, {"x": random(*SHAPE)})
         second.run(["y"], {"x": random(*SHAPE)})
     assert len(made) == 1
+
+
+def test_what_is_left_is_found_by_a_program_that_is_compiled(by_steps: list[int]) -> None:
+    model = _model().SerializeToString()
+    first = _left(model)
+    for file in _files()[0].parent.glob("*.made"):
+        file.unlink()
+    second = InferenceSession(model)
+    for seed in range(3):
+        x = random(*SHAPE, seed=seed)
+        for one, other in zip(first.run(None, {"x": x}), second.run(None, {"x": x}), strict=True):
+            assert one.tobytes() == other.tobytes()
+    assert len(by_steps) == 2
+    assert second.memory.replay_bytes == first.memory.replay_bytes
 
 
 def test_runs_at_once_in_several_threads() -> None:
@@ -302,6 +316,34 @@ def test_weights_are_not_looked_at_where_nothing_can_be_left(monkeypatch: pytest
     assert _files() == []
 
 
+def test_a_fingerprint_whose_thread_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it is in a child of a process that is forked meanwhile: its own way there is as good."""
+    large = {"b": random(64, seed=1), "a": random(64, seed=2)}
+    content = onnx_reading._Content("digest", large)
+    content.begin()
+    want = content()
+    lost = onnx_reading._Content("digest", large)
+    with monkeypatch.context() as patch:
+        patch.setattr(lost, "_find", lambda: None)
+        lost.begin()
+    assert lost() == want
+    assert onnx_reading._Content("digest", large)() == want
+    assert onnx_reading._Content("another", large)() != want
+    assert onnx_reading._Content("digest", {**large, "b": random(64, seed=3)})() != want
+
+
+def test_memory_that_is_lacking(by_steps: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    def lacking(size: int) -> memoryview:
+        raise MemoryError(size)
+
+    model = _model().SerializeToString()
+    want = _left(model).run(None, {"x": random(*SHAPE)})
+    monkeypatch.setattr(kept_runs, "_room", lacking)
+    got = InferenceSession(model).run(None, {"x": random(*SHAPE)})
+    assert [a.tobytes() for a in got] == [a.tobytes() for a in want]
+    assert len(by_steps) == 3
+
+
 @pytest.mark.parametrize("damage", ["cut", "bit", "other", "empty"])
 def test_damaged_files_are_made_anew(damage: str, by_steps: list[int]) -> None:
     model = _model().SerializeToString()
@@ -344,7 +386,7 @@ import json, os, sys
 from pathlib import Path
 from polyconv.conformance.graph_fuzz import complaints
 from polyconv.conformance.graphs import drawn
-from polyconv.models import building, onnx_reading
+from polyconv.models import building, kept_runs, onnx_reading
 from polyconv.models.kept_runs import About
 from polyconv.models.program import Program
 

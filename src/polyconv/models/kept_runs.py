@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -111,7 +111,9 @@ class KeptRuns:
             return None
         from polyconv.models.snapshot import laid_of  # here: few processes find one
 
-        found = kept(self._file, lambda data: laid_of(data, target), tuple, lambda size: aligned(size, np.uint8).data)
+        found = None
+        with suppress(MemoryError):  # a run by steps takes less at once
+            found = kept(self._file, lambda data: laid_of(data, target), tuple, _room)
         if found is None:
             self._told = Pointing()
         return found
@@ -143,10 +145,15 @@ class KeptRuns:
         if laid is not None:
             from polyconv.models.snapshot import bytes_of  # here: few processes leave one
 
-            data = bytes_of(laid, told, about(), min(resolve("kept_runs"), _READ_SOON * len(laid.told)))
+            with suppress(MemoryError):
+                data = bytes_of(laid, told, about(), min(resolve("kept_runs"), _READ_SOON * len(laid.told)))
         if data is not None:
             files.write(self._file, data)
         keep(self._made, pickle.dumps(_NOTHING if data is None else self.outputs))
+
+
+def _room(size: int) -> memoryview:
+    return aligned(size, np.uint8).data
 
 
 def _is_predicted() -> bool:

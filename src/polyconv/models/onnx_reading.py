@@ -91,27 +91,30 @@ class _Content:
     """
 
     def __init__(self, digest: str, large: Mapping[str, Array]) -> None:
-        self._whole = hashlib.sha256(digest.encode())
+        self._digest, self._values = digest, sorted(large.items())
         self._thread: threading.Thread | None = None
-        self._values = sorted(large.items())
+        self._found = ""
 
     def begin(self) -> None:
         """Begin to find it, while others do something else."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._add, args=(self._values,), daemon=True)
+            self._thread = threading.Thread(target=self._find, daemon=True)
             self._thread.start()
 
-    def _add(self, values: list[tuple[str, Array]]) -> None:
-        for name, a in values:
-            self._whole.update(f"\n{name}\n{a.nbytes}\n".encode())
-            self._whole.update(a.data)
+    def _find(self) -> None:
+        whole = hashlib.sha256(self._digest.encode())
+        for name, a in self._values:
+            whole.update(f"\n{name}\n{a.nbytes}\n".encode())
+            whole.update(a.data)
+        self._found = whole.hexdigest()
 
     def __call__(self) -> str:
         """The fingerprint."""
-        self.begin()
-        assert self._thread is not None
-        self._thread.join()
-        return self._whole.hexdigest()
+        if self._thread is not None:
+            self._thread.join()
+        if not self._found:  # the thread is lost in a fork
+            self._find()
+        return self._found
 
 
 def _value(name: str, found: Any, large: Mapping[str, Array]) -> Array:

@@ -75,8 +75,9 @@ class Promised:
                 laid, about = before
                 with suppress(MemoryError):  # runs by steps free as they go
                     self._found = Replay(laid, Arena(MOST_BYTES)), about
-                    if self._program is not None:
-                        self._program.heard(*self._found)
+                if self._found is not None and self._program is not None:
+                    self._program.heard(*self._found)
+                    self._found = None
             found = self._found
         if found is None or not found[0].fits(results, feeds):
             return None
