@@ -29,10 +29,10 @@ from polyconv.runtime.arrays import MARKS, mark, marked
 from polyconv.target import target
 
 CAMPAIGNS = {
-    "avx512": (80, {}),
-    "avx2": (50, {"POLYCONV_TARGET": "avx2"}),
-    "baseline": (50, {"POLYCONV_TARGET": "baseline"}),
-    "checked": (28, {"POLYCONV_CHECK": "1"}),
+    "avx512": (64, {}),
+    "avx2": (40, {"POLYCONV_TARGET": "avx2"}),
+    "baseline": (40, {"POLYCONV_TARGET": "baseline"}),
+    "checked": (22, {"POLYCONV_CHECK": "1"}),
 }
 
 

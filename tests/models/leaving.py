@@ -72,7 +72,7 @@ def laid(layer: Layer, feeds: dict[str, Any], y: Any) -> Laid | None:
 def leave(file: Path) -> None:
     """Write programs, their inputs and what they make; print how many there are of each algorithm."""
     rows, runs = [], dict[str, int]()
-    for p in (*map(Problem.parse, LAYERS), *corpus.problems(71, 60, budget=200_000)):
+    for p in (*map(Problem.parse, LAYERS), *corpus.problems(71, 30, budget=200_000)):
         if p.op not in ("conv", "conv_transpose") or 0 in (*p.y_shape, *p.x_shape):
             continue
         made = operands(p, np.random.default_rng(0), "small")

@@ -221,7 +221,7 @@ def test_images_that_lie_in_another_order() -> None:
 
 @pytest.mark.usefixtures("_everything_is_large", "lanes")
 def test_random_graphs() -> None:
-    several = [graph for graph in (drawn(5, index) for index in range(45)) if graph.feeds]
+    several = [graph for graph in (drawn(5, index) for index in range(32)) if graph.feeds]
     assert [text for graph in several for text in complaints(graph)] == []
 
 

@@ -411,7 +411,7 @@ print(json.dumps(rows))
 
 def test_random_graphs_of_another_process(tmp_path: Path) -> None:
     """Two processes draw the same graphs: the second one runs at once those that the first one has left."""
-    found = [json.loads(_by_another_process(GRAPHS, tmp_path / "kept", "40")) for _ in range(2)]
+    found = [json.loads(_by_another_process(GRAPHS, tmp_path / "kept", "24")) for _ in range(2)]
     first, second = found
     assert [row for row in first + second if row[1]] == []
     kept = [index for index, _, _, left in first if left]
