@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import pickle
@@ -180,6 +181,25 @@ def test_runs_at_once_in_several_threads() -> None:
         session = InferenceSession(model, threads=2)
         with ThreadPoolExecutor(8) as pool:
             assert [y[0].tobytes() for y in pool.map(lambda x: session.run(None, {"x": x}), xs)] == want  # noqa: B023
+
+
+def test_sessions_of_a_model_share_what_was_left(by_steps: list[int]) -> None:
+    model = _model().SerializeToString()
+    first = _left(model)
+    sessions = [InferenceSession(model) for _ in range(4)]
+    xs = [random(*SHAPE, seed=seed) for seed in range(4)]
+    want = [first.run(None, {"x": x})[0].tobytes() for x in xs]
+    for _ in range(5):
+        with ThreadPoolExecutor(4) as pool:
+            made = pool.map(lambda s, x: s.run(None, {"x": x})[0].tobytes(), sessions, xs)
+            assert [*made] == want
+    assert len(by_steps) == 2
+    assert len(kept_runs._SHARED) == 1
+    (shared,) = kept_runs._SHARED.values()
+    assert {id(session._promised._before) for session in sessions} == {id(shared)}
+    del sessions, shared
+    gc.collect()
+    assert len(kept_runs._SHARED) == 0
 
 
 def test_many_sessions_load_kernels_once() -> None:

@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -30,7 +31,7 @@ from polyconv.planning import wisdom
 from polyconv.runtime.arrays import aligned
 from polyconv.settings import context, resolve
 
-__all__ = ["About", "KeptRuns"]
+__all__ = ["About", "Before", "KeptRuns"]
 
 _READ_SOON = 3 << 19
 """Bytes a step of a file that is worth reading: for more it takes longer than making a step ready.  Measured on an
@@ -55,6 +56,25 @@ class About(NamedTuple):
 
     steps: tuple[tuple[str | None, int], ...]
     values: Mapping[str, Value]
+
+
+class Before:
+    """Runs as a process before has left them.  Sessions of a model share them while one of them lives.
+
+    Parameters
+    ----------
+    laid : Laid
+    about : About
+    """
+
+    __slots__ = ("__weakref__", "about", "laid")
+
+    def __init__(self, laid: Laid, about: About) -> None:
+        self.laid, self.about = laid, about
+
+
+_SHARED: WeakValueDictionary[Path, Before] = WeakValueDictionary()
+"""By file; their weights and tables, which no run writes to, are there once."""
 
 
 class KeptRuns:
@@ -99,7 +119,7 @@ class KeptRuns:
         return (*self._asked, repr((settings, resolve("kept_runs"), packages)), _code(), generator(),
                 str(profile_in_force()), repr(target_in_force()))  # fmt: skip
 
-    def before(self, results: Sequence[str], feeds: Mapping[str, Any]) -> tuple[Laid, About] | None:
+    def before(self, results: Sequence[str], feeds: Mapping[str, Any]) -> Before | None:
         """What was left of runs like the first one; of later ones nothing."""
         content, self._content = self._content, None  # which holds the weights
         if content is None or not _is_predicted() or any(type(a) is not np.ndarray for a in feeds.values()):
@@ -111,12 +131,16 @@ class KeptRuns:
             return None
         from polyconv.models.snapshot import laid_of  # here: few processes find one
 
+        shared = _SHARED.get(self._file)
+        if shared is not None:
+            return shared
         found = None
         with suppress(MemoryError):  # a run by steps takes less at once
             found = kept(self._file, lambda data: laid_of(data, target), tuple, _room)
         if found is None:
             self._told = Pointing()
-        return found
+            return None
+        return _SHARED.setdefault(self._file, Before(*found))
 
     def _place(self) -> Path | None:
         """File for runs like the first one under the settings of now."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from polyconv.models.arena import Arena
 from polyconv.models.graph import Array, Graph, Value
-from polyconv.models.kept_runs import About, KeptRuns
+from polyconv.models.kept_runs import About, Before, KeptRuns
 from polyconv.models.options import Options
 from polyconv.models.program import Program, halting, own
 from polyconv.models.replay import Replay
@@ -42,6 +42,7 @@ class Promised:
         self._compile: Callable[[], Program] | None = partial(_compiled, graph, overridden, options)
         self._program: Program | None = None
         self._found: tuple[Replay, About] | None = None
+        self._before: Before | None = None  # held, as other sessions of the model share it
         outputs = self._runs.outputs
         if outputs is None:
             ends = zip(graph.outputs, graph.results, strict=True)
@@ -72,9 +73,9 @@ class Promised:
         with self._lock:
             before = self._runs.before(results, feeds)
             if before is not None:
-                laid, about = before
+                self._before = before
                 with suppress(MemoryError):  # runs by steps free as they go
-                    self._found = Replay(laid, Arena(MOST_BYTES)), about
+                    self._found = Replay(before.laid, Arena(MOST_BYTES)), before.about
                 if self._found is not None and self._program is not None:
                     self._program.heard(*self._found)
                     self._found = None
