@@ -25,8 +25,8 @@ from polyconv.errors import ArgumentError
 from polyconv.names import unknown
 
 __all__ = [
-    "SETTINGS", "Setting", "affinity", "cgroup_quota", "context", "default_threads", "resolve", "settings",
-    "spelled_bytes",
+    "SETTINGS", "Setting", "affinity", "cgroup_quota", "context", "default_threads", "for_the_process", "resolve",
+    "settings", "spelled_bytes",
 ]  # fmt: skip
 
 
@@ -381,3 +381,19 @@ def _read(row: Setting, given: Any, where: str) -> Any:
         return row.read(given)
     except (ValueError, TypeError, KeyError, OverflowError):
         raise ArgumentError(f"{where}={given!r} is not valid; give {row.values}") from None
+
+
+@contextmanager
+def for_the_process(name: str, value: str | None) -> Iterator[None]:
+    """Give a setting to all threads for a while, through its environment variable; None leaves it as it is."""
+    variable = SETTINGS[name].variables[0]
+    before = os.environ.get(variable)
+    if value is not None:
+        os.environ[variable] = value
+    try:
+        yield
+    finally:
+        if value is not None:
+            del os.environ[variable]
+            if before is not None:
+                os.environ[variable] = before

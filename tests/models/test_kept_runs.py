@@ -25,7 +25,8 @@ from polyconv.algorithms.table import ALGORITHMS
 from polyconv.kernels.record import Function, Memory, Record, Table, Word, filled, words_of
 from polyconv.kernels.word import Pointing, pointing, words
 from polyconv.layer import Layer
-from polyconv.models import building, kept_runs, onnx_reading
+from polyconv.models import building, kept_runs
+from polyconv.models.content import Content
 from polyconv.models.kept_runs import About
 from polyconv.models.program import Program
 from polyconv.models.session import InferenceSession
@@ -320,7 +321,7 @@ def test_what_another_engine_runs_is_not_left(monkeypatch: pytest.MonkeyPatch) -
     _left(model)
     assert _files() == []
     begun = list[object]()
-    monkeypatch.setattr(onnx_reading._Content, "begin", begun.append)
+    monkeypatch.setattr(Content, "begin", begun.append)
     _left(model)
     assert begun == []  # which the next process knows before it looks at weights
 
@@ -330,7 +331,7 @@ def test_weights_are_not_looked_at_where_nothing_can_be_left(monkeypatch: pytest
     model = _model().SerializeToString()
     _left(model)
     begun = list[object]()
-    monkeypatch.setattr(onnx_reading._Content, "begin", begun.append)
+    monkeypatch.setattr(Content, "begin", begun.append)
     _left(model)
     assert begun == []
     assert _files() == []
@@ -339,17 +340,17 @@ def test_weights_are_not_looked_at_where_nothing_can_be_left(monkeypatch: pytest
 def test_a_fingerprint_whose_thread_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """As it is in a child of a process that is forked meanwhile: its own way there is as good."""
     large = {"b": random(64, seed=1), "a": random(64, seed=2)}
-    content = onnx_reading._Content("digest", large)
+    content = Content("digest", large)
     content.begin()
     want = content()
-    lost = onnx_reading._Content("digest", large)
+    lost = Content("digest", large)
     with monkeypatch.context() as patch:
         patch.setattr(lost, "_find", lambda: None)
         lost.begin()
     assert lost() == want
-    assert onnx_reading._Content("digest", large)() == want
-    assert onnx_reading._Content("another", large)() != want
-    assert onnx_reading._Content("digest", {**large, "b": random(64, seed=3)})() != want
+    assert Content("digest", large)() == want
+    assert Content("another", large)() != want
+    assert Content("digest", {**large, "b": random(64, seed=3)})() != want
 
 
 def test_memory_that_is_lacking(by_steps: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -406,7 +407,8 @@ import json, os, sys
 from pathlib import Path
 from polyconv.conformance.graph_fuzz import complaints
 from polyconv.conformance.graphs import drawn
-from polyconv.models import building, kept_runs, onnx_reading
+from polyconv.models import building, kept_runs
+from polyconv.models.content import Content
 from polyconv.models.kept_runs import About
 from polyconv.models.program import Program
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +14,7 @@ from polyconv.benchmark.engines import OURS, polyconv
 from polyconv.benchmark.engines.ready import Ready, Task
 from polyconv.conformance.operands import operands
 from polyconv.problem.problem import Problem
+from polyconv.settings import for_the_process
 
 __all__ = ["median_seconds", "prepared", "restricted"]
 
@@ -52,18 +52,6 @@ def median_seconds(run: Callable[[], object], least: int = 5, seconds: float = 0
     return statistics.median(times)
 
 
-@contextmanager
-def restricted(level: str | None) -> Iterator[None]:
+def restricted(level: str | None) -> AbstractContextManager[None]:
     """Make kernels for a lower instruction-set level, if one is given."""
-    if level is None:
-        yield
-        return
-    before = os.environ.get("POLYCONV_TARGET")
-    os.environ["POLYCONV_TARGET"] = level
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["POLYCONV_TARGET"]
-        else:
-            os.environ["POLYCONV_TARGET"] = before
+    return for_the_process("target", level)

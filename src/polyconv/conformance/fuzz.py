@@ -11,12 +11,10 @@ problem.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, field, replace
 from pathlib import Path
 
@@ -29,7 +27,7 @@ from polyconv.conformance.peers import Peer, available, opened
 from polyconv.conformance.trial import Trial, against, drawn
 from polyconv.dataclass import dataclass
 from polyconv.errors import ArgumentError, Unsupported
-from polyconv.settings import resolve
+from polyconv.settings import for_the_process, resolve
 from polyconv.target import target as available_target
 
 __all__ = ["Campaign", "Finding", "Report", "main", "run"]
@@ -198,7 +196,7 @@ def run(
         raise ArgumentError("every algorithm is tried against the oracle alone; leave out the peers")
     campaign = Campaign(seed, operator, algorithm, target, every)
     report = _resumed(resume, campaign)
-    with opened(peers) as guests, _restricted(target):
+    with opened(peers) as guests, for_the_process("target", target):
         available_target(resolve("target"))  # here, rather than in every problem
         report.excluded = excluded() if every else {}
         while report.next < count and not (enough is not None and enough(report)):
@@ -214,21 +212,6 @@ def run(
                 progress(report)
     _save(report, resume)
     return report
-
-
-@contextlib.contextmanager
-def _restricted(target: str | None) -> Iterator[None]:
-    """Kernels for a lower instruction set; the setting is the process's, so it goes through its variable."""
-    before = os.environ.get("POLYCONV_TARGET")
-    if target is not None:
-        os.environ["POLYCONV_TARGET"] = target
-    try:
-        yield
-    finally:
-        if target is not None:
-            del os.environ["POLYCONV_TARGET"]
-            if before is not None:
-                os.environ["POLYCONV_TARGET"] = before
 
 
 def _resumed(resume: Path | None, campaign: Campaign) -> Report:

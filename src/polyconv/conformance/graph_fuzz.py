@@ -7,9 +7,7 @@ The one idea: a graph that fails is made smaller while it fails, and kept as a f
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import field
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,6 +23,7 @@ from polyconv.conformance.trial import same_bits
 from polyconv.dataclass import dataclass
 from polyconv.models.exact_sums import ask_for_exact_sums
 from polyconv.models.session import InferenceSession
+from polyconv.settings import for_the_process
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -102,22 +101,8 @@ def run(count: int, seed: int = 0, *, folder: Path | None = None, progress: Call
     progress : callable, optional
         Called with the report after every graph.
     """
-    with _by_own_ways():
+    with for_the_process("kept_runs", "0"):  # sessions go all of their way
         return _run(count, seed, folder, progress)
-
-
-@contextmanager
-def _by_own_ways() -> Iterator[None]:
-    """Have sessions leave nothing of their runs, and find nothing that others have left."""
-    before = os.environ.get("POLYCONV_KEPT_RUNS")
-    os.environ["POLYCONV_KEPT_RUNS"] = "0"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["POLYCONV_KEPT_RUNS"]
-        else:
-            os.environ["POLYCONV_KEPT_RUNS"] = before
 
 
 def _run(count: int, seed: int, folder: Path | None, progress: Callable[[Report], None] | None) -> Report:

@@ -141,11 +141,9 @@ def found_again(level: str, names: Sequence[str], target: Target) -> dict[str, i
     loaded = _loaded.get(level) or _loaded_again.get(level) or {}
     if not loaded.keys() >= set(names):
         path = _file(level, _made_for(target))
-        code = None if path is None else files.read(path)
+        code = None if path is None else _read(path)
         if code is None:
             return None
-        with _lock:
-            EVENTS.loaded += 1
         loaded = _loaded_again[level] = _linked(code, tuple(names), {})
     return {name: loaded[name] for name in names}
 
@@ -240,10 +238,8 @@ def kept(label: str, made_for: Sequence[str], make: Callable[[], bytes]) -> byte
     if path is not None and not files.usable(path.parent):
         path = None
     if path is not None:
-        found = files.read(path)
+        found = _read(path)
         if found is not None:
-            with _lock:
-                EVENTS.loaded += 1
             return found
     start = time.perf_counter()
     made = make()
@@ -255,6 +251,15 @@ def kept(label: str, made_for: Sequence[str], make: Callable[[], bytes]) -> byte
     if path is not None:
         files.write(path, made)
     return made
+
+
+def _read(path: Path) -> bytes | None:
+    """Code that the cache has; None if it has none."""
+    found = files.read(path)
+    if found is not None:
+        with _lock:
+            EVENTS.loaded += 1
+    return found
 
 
 def _file(label: str, made_for: Sequence[str]) -> Path | None:

@@ -10,12 +10,13 @@ import operator
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, SupportsIndex, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from polyconv.dataclass import dataclass
 from polyconv.kernels.address import address
 from polyconv.kernels.language import Module
 from polyconv.kernels.signature import Address, Callee, Signature
@@ -176,8 +177,7 @@ class Function(Generic[S]):
         if value is None:
             table += (0, 0)
         else:
-            for told in _TOLD:
-                told.points(table, value, -1)
+            _tell(table, value, -1)
             table += (value, 0)
 
 
@@ -232,16 +232,26 @@ def put_elsewhere(table: list[int], values: list[int], keep: list[Any]) -> None:
         return Memory().put(table, words(values), keep)
     address, count = made.buffer_info()
     keep.append(memoryview(made))
-    for told in _TOLD:
-        told.lies(values, address, made)
+    _tell_place(values, address, made)
     _put_address(table, address, 8 * count)
 
 
 def _put_address(table: list[int], address: int, size: int) -> None:
     """Append an address and the bytes that lie there."""
+    _tell(table, address, size)
+    table += (address, size)
+
+
+def _tell(table: list[int], address: int, size: int) -> None:
+    """Say that a table's next word is an address; see ``Pointing``."""
     for told in _TOLD:
         told.points(table, address, size)
-    table += (address, size)
+
+
+def _tell_place(values: list[int], address: int, made: Any) -> None:
+    """Say where the table of some words lies."""
+    for told in _TOLD:
+        told.lies(values, address, made)
 
 
 def words(values: list[int]) -> NDArray[np.int64]:
@@ -250,6 +260,5 @@ def words(values: list[int]) -> NDArray[np.int64]:
         made = np.frombuffer(array("q", values or [0]), np.int64)
     except OverflowError:  # an address in the upper half
         made = np.array([v % (1 << 64) for v in values], np.uint64).view(np.int64)
-    for told in _TOLD:
-        told.lies(values, address(made), made)
+    _tell_place(values, address(made), made)
     return made

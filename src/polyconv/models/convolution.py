@@ -27,7 +27,6 @@ from polyconv.models.ways import Ways, turns
 __all__ = ["convolution", "foretold_results"]
 
 
-
 def convolution(
     node: Node,
     epilogue: Epilogue,

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import field
-from typing import Any, Protocol
+from typing import Any
 
 from numpy.typing import NDArray
 
 from polyconv.dataclass import dataclass
 from polyconv.errors import ModelError
+from polyconv.models.content import Content
 from polyconv.models.limits import MOST_NODES, shorten
 
 __all__ = ["Array", "Dims", "Graph", "ModelMetadata", "Node", "Value", "consumers", "cut", "fixed", "live", "order"]
@@ -27,18 +28,6 @@ Dims = tuple[int | str | None, ...]
 
 STAND_IN = 48
 """For an extent that is not known before a run, where only a rank is asked, or what is faster."""
-
-
-class Content(Protocol):
-    """A fingerprint that takes time to find."""
-
-    def begin(self) -> None:
-        """Begin to find it, while others do something else."""
-        ...
-
-    def __call__(self) -> str:
-        """The fingerprint, once it is found."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What a process leaves the next one about a model: its graph as it was read, the plans of its convolutions.
+"""What a process leaves the next one about a model: its graph as it was read, and the plans of its convolutions.
 
 Files beside the compiled kernels, under names that say all that shapes what is in them: the model's bytes, the code
 that read them, the packages it asked.  Any that is absent, damaged or of another kind is made anew.  Like a kernel,

@@ -98,7 +98,8 @@ class KeptRuns:
     __slots__ = ("_asked", "_content", "_file", "_made", "_options", "_told", "_way", "outputs")
 
     def __init__(self, graph: Graph, overridden: frozenset[str], options: Options) -> None:
-        self._options, self._asked = options, (graph.digest, repr((options, sorted(overridden))))
+        packages = package("onnx"), package("onnxruntime")  # they compute what depends on constants alone
+        self._options, self._asked = options, (graph.digest, repr((options, sorted(overridden), packages)))
         self._way = "", ""  # fingerprint of the weights, and how the first run is asked for
         self._file: Path | None = None
         self._told: Pointing | None = None
@@ -115,9 +116,8 @@ class KeptRuns:
     def _parts(self) -> tuple[str, ...]:
         """All that shapes runs beside weights, feeds and results, as it is now."""
         settings = [resolve(name, getattr(self._options, name)) for name in _SETTINGS]
-        packages = package("onnx"), package("onnxruntime")  # they compute what depends on constants alone
-        return (*self._asked, repr((settings, resolve("kept_runs"), packages)), _code(), generator(),
-                str(profile_in_force()), repr(target_in_force()))  # fmt: skip
+        return (*self._asked, repr((settings, resolve("kept_runs"))), _code(), generator(), str(profile_in_force()),
+                repr(target_in_force()))  # fmt: skip
 
     def before(self, results: Sequence[str], feeds: Mapping[str, Any]) -> Before | None:
         """What was left of runs like the first one; of later ones nothing."""

@@ -7,9 +7,7 @@ values all lie in these bytes, or are just these large values, is left.
 
 from __future__ import annotations
 
-import hashlib
 import pickle
-import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
@@ -20,6 +18,7 @@ import numpy as np
 
 from polyconv.kernels.objects import fingerprint
 from polyconv.models.beside import Beside, FileBytes
+from polyconv.models.content import Content
 from polyconv.models.elements import BY_TYPE, type_of
 from polyconv.models.graph import Array, Graph
 from polyconv.models.kept import digest_of, keep, kept, package, place
@@ -63,7 +62,7 @@ def read_onnx(data: bytes | FileBytes, folder: Path | None) -> Graph:
     file = place("model", (digest, _code(), *package("onnx")))
     graph = kept(file, pickle.loads, Graph)
     is_hashed = sum(a.nbytes for a in large.values()) <= _MOST_HASHED
-    content = _Content(digest, large) if is_hashed else None
+    content = Content(digest, large) if is_hashed else None
     if graph is not None:
         values = {name: _value(name, a, large) for name, a in graph.constants.items()}
         return replace(graph, constants=values, content=content)
@@ -77,44 +76,6 @@ def read_onnx(data: bytes | FileBytes, folder: Path | None) -> Graph:
         }
         keep(file, pickle.dumps(replace(graph, constants=small)))
     return graph if files is not None and files.is_used else replace(graph, content=content)
-
-
-class _Content:
-    """Fingerprint of a model: of all that is no large value, and of these.  A thread finds it once it is to begin.
-
-    Parameters
-    ----------
-    digest : str
-        Fingerprint of the model without large values.
-    large : mapping
-        These.
-    """
-
-    def __init__(self, digest: str, large: Mapping[str, Array]) -> None:
-        self._digest, self._values = digest, sorted(large.items())
-        self._thread: threading.Thread | None = None
-        self._found = ""
-
-    def begin(self) -> None:
-        """Begin to find it, while others do something else."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._find, daemon=True)
-            self._thread.start()
-
-    def _find(self) -> None:
-        whole = hashlib.sha256(self._digest.encode())
-        for name, a in self._values:
-            whole.update(f"\n{name}\n{a.nbytes}\n".encode())
-            whole.update(a.data)
-        self._found = whole.hexdigest()
-
-    def __call__(self) -> str:
-        """The fingerprint."""
-        if self._thread is not None:
-            self._thread.join()
-        if not self._found:  # the thread is lost in a fork
-            self._find()
-        return self._found
 
 
 def _value(name: str, found: Any, large: Mapping[str, Array]) -> Array:

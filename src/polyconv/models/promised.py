@@ -15,7 +15,7 @@ from typing import Any
 
 from polyconv.models.arena import Arena
 from polyconv.models.graph import Array, Graph, Value
-from polyconv.models.kept_runs import About, Before, KeptRuns
+from polyconv.models.kept_runs import Before, KeptRuns
 from polyconv.models.options import Options
 from polyconv.models.program import Program, halting, own
 from polyconv.models.replay import Replay
@@ -41,8 +41,8 @@ class Promised:
         self._runs = KeptRuns(graph, overridden, options)
         self._compile: Callable[[], Program] | None = partial(_compiled, graph, overridden, options)
         self._program: Program | None = None
-        self._found: tuple[Replay, About] | None = None
-        self._before: Before | None = None  # held, as other sessions of the model share it
+        self._before: Before | None = None  # held to the end, as other sessions of the model share it
+        self._replay: Replay | None = None  # of what was left, until the program has it
         outputs = self._runs.outputs
         if outputs is None:
             ends = zip(graph.outputs, graph.results, strict=True)
@@ -55,11 +55,16 @@ class Promised:
         with self._lock:
             if self._program is None:
                 assert self._compile is not None
-                program = replace(self._compile(), runs=self._runs)
-                if self._found is not None:
-                    program.heard(*self._found)
-                self._program, self._compile, self._found = program, None, None
+                self._program, self._compile = replace(self._compile(), runs=self._runs), None
+                self._hand_over()
             return self._program
+
+    def _hand_over(self) -> None:
+        """Give the program what was left, once both are there."""
+        if self._program is not None and self._replay is not None:
+            assert self._before is not None
+            self._program.heard(self._replay, self._before.about)
+            self._replay = None
 
     def run(self, feeds: Mapping[str, Any], results: Sequence[str], is_halted: Callable[[], bool]
             ) -> tuple[list[Array], Times]:  # fmt: skip
@@ -75,16 +80,14 @@ class Promised:
             if before is not None:
                 self._before = before
                 with suppress(MemoryError):  # runs by steps free as they go
-                    self._found = Replay(before.laid, Arena(MOST_BYTES)), before.about
-                if self._found is not None and self._program is not None:
-                    self._program.heard(*self._found)
-                    self._found = None
-            found = self._found
-        if found is None or not found[0].fits(results, feeds):
+                    self._replay = Replay(before.laid, Arena(MOST_BYTES))
+                self._hand_over()
+            replay, before = self._replay, self._before
+        if replay is None or before is None or not replay.fits(results, feeds):
             return None
-        replay, about = found
-        times = Times(len(about.steps))
-        done = replay.run(feeds, times, halting(is_halted, len(about.steps)))
+        steps = len(before.about.steps)
+        times = Times(steps)
+        done = replay.run(feeds, times, halting(is_halted, steps))
         return None if done is None else (own(results, *done), times)
 
 

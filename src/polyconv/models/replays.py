@@ -92,8 +92,8 @@ class Replays:
         from polyconv.models.laying import laid_out  # here, as who finds runs laid out needs none of it
 
         given = {name: lies(a) for name, a in feeds.items()}
-        laid = laid_out(steps, results, steady, given, self._switched(feeds))
         with suppress(MemoryError):  # runs by steps free as they go
+            laid = laid_out(steps, results, steady, given, self._switched(feeds))
             self._keep(self._key(results, feeds), Replay(laid, self._arena()))
             return laid
         return None

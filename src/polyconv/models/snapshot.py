@@ -258,7 +258,7 @@ def _bytes_of(laid: Laid, told: Pointing, about: About, most: int) -> bytes:
 
 def _rows(job: Job) -> list[list[int]]:
     """Driver, words, bytes and items of a job's steps."""
-    return job.steps.reshape(-1, 4).tolist() if len(job.steps) % 4 == 0 else []
+    return job.steps.reshape(-1, 4).tolist()
 
 
 def _step(step: Told, memory: _Memory) -> _Step:
