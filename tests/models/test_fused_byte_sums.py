@@ -114,6 +114,28 @@ def test_a_residual_of_another_shape_is_broadcast() -> None:
     np.testing.assert_array_equal(y, summed(b, p, 0), strict=True)
 
 
+def test_one_residual_of_two_sums() -> None:
+    """As in networks with a long skip connection; nobody is left who reads it as real numbers."""
+    first = block()
+    second = [
+        node("DequantizeLinear", ["y", "s", "zx"], ["x 2"]),
+        node("Conv", ["x 2", "f"], ["c 2"], pads=[1, 1, 1, 1]), node("QuantizeLinear", ["c 2", "t", "zy"], ["b 2"]),
+        node("DequantizeLinear", ["b 2", "t", "zy"], ["r 2"]), node("Add", ["x", "r 2"], ["sum 2"]),
+        node("QuantizeLinear", ["sum 2", "u", "zs"], ["y 2"]),
+    ]  # fmt: skip
+    first.graph.node.extend(second)
+    del first.graph.output[:]
+    first.graph.output.append(info("y 2", None, TensorProto.UINT8))
+    q = bytes_of(np.uint8)
+    made = session(first)
+    (y,) = session(block()).run(None, {"q": q})
+    (b,) = session(block(shown=["b"])).run(["b"], {"q": y})
+    np.testing.assert_array_equal(made.run(None, {"q": q})[0], summed(b, q, 0), strict=True)
+    engines = [(record.op, record.engine) for record in made.nodes]
+    assert len(engines) == len(first.graph.node)
+    assert ("DequantizeLinear", "removed") in engines
+
+
 def test_another_input_is_the_residual() -> None:
     q, p = bytes_of(np.uint8), bytes_of(np.uint8, (1, 16, 9, 10))
     model = block(beside="other", right=16, m=16)

@@ -149,7 +149,7 @@ def compile_graph(
     results = {name: known[name] for name in graph.results if name in known}
     values = making.facts.values
     unknown = [tuple(name for name in step.writes if bytes_of(values[name]) is None) for step in making.steps]
-    told = _of_file(steady), graph.removed, results, values, making.reasons, unknown
+    told = _of_file(steady), (*graph.removed, *_of_file(fused.unread)), results, values, making.reasons, unknown
     switches = _switches(moving, graph.inputs, constants)
     replays = Replays(switches) if options.device is None else GpuReplays(options.device, is_off=options.is_timed)
     clock = perf_counter if options.device is None else synchronized(options.device) if options.is_timed else None

@@ -24,7 +24,7 @@ from polyconv.dataclass import dataclass
 from polyconv.dtypes import DTYPES, of_array
 from polyconv.errors import DtypeError, Error
 from polyconv.models.fuse_bytes import ROLES, ByteSum, byte_sum
-from polyconv.models.graph import Array, Node, Value, along, consumers
+from polyconv.models.graph import Array, Node, Value, along, consumers, live
 from polyconv.models.operators import (
     OPENVINO,
     Epilogue,
@@ -71,11 +71,14 @@ class Fused:
         Of the nodes that absorbed others.
     constants : mapping
         New ones: biases in the shape that a convolution takes.
+    unread : tuple of Node
+        Those left out because only nodes that were absorbed read what they make.
     """
 
     nodes: tuple[Node, ...]
     epilogues: Mapping[Node, Epilogue] = field(default_factory=dict)
     constants: Mapping[str, Array] = field(default_factory=dict)
+    unread: tuple[Node, ...] = ()
 
 
 def fuse(
@@ -133,7 +136,8 @@ def fuse(
             swaps[last] = chain.ready()
             gone.update((node, *chain.absorbed))
     after = tuple(swaps[n][0] if n in swaps else n for n in nodes if n in swaps or n not in gone)
-    return Fused(after, dict(swaps.values()), made)
+    read = live(after, kept)
+    return Fused(tuple(read), dict(swaps.values()), made, tuple(node for node in after if node not in set(read)))
 
 
 def _with_byte_sum(node: Node, found: ByteSum) -> tuple[Node, Epilogue]:
