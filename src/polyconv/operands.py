@@ -25,7 +25,7 @@ from polyconv.runtime.memory import allocating, native_order, sized
 
 __all__ = [
     "Lying", "check_apart", "check_weights", "check_writable", "deformation", "extents_of",
-    "fused", "narrow_and_light", "operand", "packed", "result_of", "span", "strides",
+    "fused", "narrow_and_light", "operand", "outputs_first", "packed", "result_of", "span", "strides",
 ]  # fmt: skip
 
 Array = NDArray[Any]
@@ -111,13 +111,21 @@ def narrow_and_light(p: Problem, w: Array | None = None, zx: Any = None, zw: Any
     if p.w == "i8" and not zero.any():
         narrow = True
     else:
-        axes = tuple(range(1, w.ndim)) if zero.size > 1 else None
-        low, high = w.min(axes).astype(np.int16) - zero, w.max(axes).astype(np.int16) - zero
+        by_output, axes = (outputs_first(p, w), tuple(range(1, w.ndim))) if zero.size > 1 else (w, None)
+        low, high = (end.astype(np.int16) - zero for end in (by_output.min(axes), by_output.max(axes)))
         narrow = bool((low >= -128).all() and (high <= 127).all())
     return narrow, narrow and _heaviest(p, w, zero) * _farthest(p, known_x) < _LIGHT
 
 
 _LIGHT = 1 << 25
+
+
+def outputs_first(p: Problem, w: Array) -> Array:
+    """Weights as (m, c / groups, ...): those of a transposed convolution are (c, m / groups, ...)."""
+    if p.op != "conv_transpose":
+        return w
+    by_group = w.reshape(p.groups, p.c // p.groups, p.m // p.groups, *p.k)
+    return by_group.swapaxes(1, 2).reshape(p.m, p.c // p.groups, *p.k)
 
 
 def _farthest(p: Problem, zx: Any) -> int:
@@ -132,9 +140,7 @@ def _heaviest(p: Problem, w: Array, zero: Array) -> int:
     products = p.c // p.groups * math.prod(p.k)
     if products * 128 * 255 < _LIGHT:
         return products * 128
-    sizes = np.abs(w - zero.reshape(-1, *(1,) * (w.ndim - 1)))
-    if p.op == "conv_transpose":
-        sizes = sizes.reshape(p.groups, p.c // p.groups, p.m // p.groups, -1).swapaxes(1, 2)
+    sizes = np.abs(outputs_first(p, w) - zero.reshape(-1, *(1,) * (w.ndim - 1)))
     return int(sizes.reshape(p.m, -1).sum(axis=1, dtype=np.int64).max(initial=0))
 
 

@@ -25,7 +25,7 @@ from polyconv.lowering.presums import CERTAIN, crowded
 from polyconv.lowering.program import zeros
 from polyconv.lowering.rescaling import rescaling_constants
 from polyconv.lowering.sweep import Sweep
-from polyconv.operands import narrow_and_light
+from polyconv.operands import narrow_and_light, outputs_first
 from polyconv.problem.problem import Problem
 from polyconv.problem.quantisation import Quantisation
 from polyconv.runtime.arrays import aligned, as_aligned, place
@@ -91,11 +91,10 @@ class Weights:
         if p.w_dtype.bits != 8 or p.x_dtype.bits != 8 or p.groups > 1 or not self.narrow_and_light(p)[0]:
             return CERTAIN
         if self._crowded is None:
-            w, zero = self.given(), self._zero_points(p)
+            w, zero = outputs_first(p, self.given()), self._zero_points(p)
             if zero.any():
                 w = w - zero.astype(np.int16).reshape(-1, *(1,) * (w.ndim - 1))
             w = w.astype(np.int8, copy=False)
-            w = w.swapaxes(0, 1) if p.op == "conv_transpose" else w
             self._crowded = crowded(w.reshape(p.m, p.c, math.prod(p.k)))
         return self._crowded
 
@@ -165,13 +164,13 @@ class Weights:
         kind = DTYPES[ARITHMETIC[arithmetic].weight].numpy
         w, left, zero = self.given().astype(kind, copy=False), self.zero_left(p, arithmetic), self._zero_points(p)
         zero = (zero if left is None else zero - left).astype(kind)
-        if zero.any():
-            w = w - (zero.reshape(()) if zero.size == 1 else zero.reshape((-1,) + (1,) * (w.ndim - 1)))
         g = p.groups
         if p.op == "conv_transpose":
             w = np.swapaxes(w.reshape(g, p.c // g, p.m // g, *p.k), 1, 2)
         else:
             w = w.reshape(g, p.m // g, p.c // g, *p.k)
+        if zero.any():
+            w = w - (zero.reshape(()) if zero.size == 1 else zero.reshape(g, -1, *(1,) * (w.ndim - 2)))
         at: tuple[Any, ...]
         indices = list(itertools.product(*(axis.tap_indices for axis in sweep)))
         if p.op == "conv_transpose" and math.prod(p.k) > 1:

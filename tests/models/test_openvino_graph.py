@@ -170,9 +170,10 @@ def levels(x: ov.Node, low: float, high: float, *, count: int = 256) -> ov.Node:
 
 
 def in_bytes(shape: tuple[int, ...], kind: str, zeros: str, *, seed: int, half: bool = False,
-             single: bool = False) -> ov.Node:  # fmt: skip
-    """Weights that are bytes in the file; one scale, or one for each output channel."""
-    rng, along = np.random.default_rng(seed), (1,) * len(shape) if single else (shape[0], *(1,) * (len(shape) - 1))
+             single: bool = False, axis: int = 0) -> ov.Node:  # fmt: skip
+    """Weights that are bytes in the file; one scale, or one for each output channel along an axis."""
+    rng = np.random.default_rng(seed)
+    along = tuple(extent if at == axis and not single else 1 for at, extent in enumerate(shape))
     info = np.iinfo(kind)
     value = ops.convert(ops.constant(rng.integers(info.min, info.max, shape, endpoint=True).astype(kind)), "f32")
     if zeros:
@@ -190,6 +191,14 @@ def windows(x: ov.Node, w: ov.Node, strides: tuple[int, int] = (1, 1), begin: in
     return conv(x, w, list(strides), [begin, begin], [end, end], **({"dilations": [1, 1]} | more))
 
 
+def spread(x: ov.Node, w: ov.Node, **more: object) -> ov.Node:
+    """A transposed convolution of two axes, in groups where its weights have an axis for them."""
+    is_plain = len(w.get_output_shape(0)) == 4
+    conv = opset1.convolution_backprop_data if is_plain else opset1.group_convolution_backprop_data
+    words = {"pads_begin": [1, 1], "pads_end": [1, 1], "dilations": [1, 1]} | more
+    return conv(x, w, [2, 2], **words)
+
+
 QUANTISED: dict[str, Callable[[ov.Node], ov.Node]] = {
     "plain": lambda x: windows(x, in_bytes((6, 4, 3, 3), "int8", "", seed=1)),
     "one scale": lambda x: windows(x, in_bytes((6, 4, 1, 1), "int8", "", seed=2, single=True), begin=0, end=0),
@@ -201,6 +210,12 @@ QUANTISED: dict[str, Callable[[ov.Node], ov.Node]] = {
         x, ops.reshape(in_bytes((6, 2, 3, 3), "int8", "", seed=6), numbers(2, 3, 2, 3, 3), False)),
     "depthwise": lambda x: windows(
         x, ops.reshape(in_bytes((4, 1, 3, 3), "int8", "", seed=7), numbers(4, 1, 1, 3, 3), False)),
+    "transposed": lambda x: spread(x, in_bytes((4, 6, 4, 4), "int8", "", seed=8, axis=1)),
+    "transposed, unsigned": lambda x: spread(x, in_bytes((4, 6, 2, 2), "uint8", "zeros", seed=9, axis=1)),
+    "transposed, with more outputs": lambda x: spread(x, in_bytes((4, 6, 3, 3), "int8", "", seed=10, axis=1),
+                                                      output_padding=[1, 0]),
+    "transposed, in groups": lambda x: spread(
+        x, ops.reshape(in_bytes((4, 3, 4, 4), "int8", "", seed=11, single=True), numbers(2, 2, 3, 4, 4), False)),
 }  # fmt: skip
 BEHIND: dict[str, Callable[[ov.Node], ov.Node]] = {
     "nothing": lambda y: levels(y, -4.0, 4 * 127 / 128),
@@ -221,8 +236,9 @@ def test_a_convolution_between_levels_is_one_of_integers(name: str, behind: str,
     path = save_ir(model([made], [x]), tmp_path)
     session, real, x = InferenceSession(path), InferenceSession(path, rewrites="exact"), random(2, 4, 9, 8) * 2
     [ours], [theirs] = (each.run(None, {"x": x}) for each in (session, real))
-    [problem] = {record.problem for record in session.nodes if record.op.endswith("Convolution")}
-    assert str(problem).startswith("conv u8 " if name == "unsigned" else "conv u8*i8 ")
+    [problem] = {record.problem for record in session.nodes if "Convolution" in record.op}
+    op = "conv_transpose" if name.startswith("transposed") else "conv"
+    assert str(problem).startswith(f"{op} u8 " if name.endswith("unsigned") else f"{op} u8*i8 ")
     assert {"openvino", "numpy"}.isdisjoint(engines(session).values())
     level = np.diff(np.unique(theirs)).min()
     apart = np.rint(np.abs(ours - theirs) / level)

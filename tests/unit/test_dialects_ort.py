@@ -34,21 +34,31 @@ def test_every_operator_and_version():
         ("com.ms.internal.nhwc", "ConvTranspose", 1),
         ("com.ms.internal.nhwc", "ConvTranspose", 11),
         ("com.ms.internal.nhwc", "QLinearConv", 10),
+        ("com.ms.internal.nhwc", "QLinearConvTranspose", 1),
         ("com.microsoft", "FusedConv", 1),
         ("com.microsoft", "NhwcConv", 1),
         ("com.microsoft", "NhwcFusedConv", 1),
         ("com.microsoft", "QLinearConv", 1),
+        ("com.microsoft", "QLinearConvTranspose", 1),
     }
 
 
 @pytest.mark.parametrize(("domain", "name", "version"), ort.OPERATORS)
 def test_factories_find_every_row(domain, name, version):
-    op = getattr(ort, name)(version=version)
+    op = getattr(ort, name)(version=version, domain=domain)
     assert (op.domain, op.name, op.version) == (domain, name, version)
 
 
 def test_the_newest_qlinear_conv_is_the_internal_one():
     assert ort.QLinearConv().domain == "com.ms.internal.nhwc"
+    assert ort.QLinearConv(domain="com.microsoft").version == 1
+
+
+@pytest.mark.parametrize("asked", [{"version": 2}, {"domain": "ai.onnx"}, {"version": 10, "domain": "com.microsoft"}])
+def test_an_operator_that_does_not_exist_is_refused(asked):
+    given = ".*".join(f"{name}={value!r}" for name, value in asked.items())
+    with refused(ArgumentError, given, "1 of com.microsoft, 10 of com.ms.internal.nhwc"):
+        ort.QLinearConv(**asked)
 
 
 def test_lookup_goes_by_domain():

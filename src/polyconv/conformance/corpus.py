@@ -239,7 +239,7 @@ def _causal(rng: np.random.Generator) -> Problem:
 
 
 def _quantised(rng: np.random.Generator) -> Problem:
-    p = replace(_conv(rng), residual=False, activation=None, overflow="wrap")
+    p = replace(_pick(rng, (_conv, _conv, _transpose))(rng), residual=False, activation=None, overflow="wrap")
     zw = _pick(rng, (None, "t", "c"))
     if _chance(rng, 0.5):
         q = Quantisation(zx=_pick(rng, (None, "t")), zw=zw)

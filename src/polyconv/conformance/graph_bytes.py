@@ -5,6 +5,7 @@ The one idea: scales and zero points are those that a calibration would find, so
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -34,27 +35,37 @@ def _through_bytes(d: Drawing, x: str, kind: Any) -> tuple[str, tuple[str, str]]
 
 
 def quantised(d: Drawing) -> str:
-    """QuantizeLinear and DequantizeLinear round a convolution, as exporters of quantised networks write them."""
+    """QuantizeLinear and DequantizeLinear round a convolution, as exporters of quantised networks write them.
+
+    Of weights of a transposed one the second axis is the outputs', and groups share its scales.
+    """
     x = d.operand(_is_planar)
     kind = d.pick((np.uint8, np.int8))
     q, of_x = _through_bytes(d, x, kind)
     if d.chance(0.3):
         q = _pooled_bytes(d, q)
     c, m = d.shape(x)[1], int(d.pick((2, 4, 8, 16)))
-    per_channel = d.chance(0.5)
-    w = d.rng.integers(-127, 128, (m, c, 3, 3)).astype(np.int8)
+    per_channel, is_transposed = d.chance(0.5), d.chance(0.3) and math.prod(d.shape(x)) < 4_000
+    groups = 2 if is_transposed and c % 2 == 0 and d.chance(0.3) else 1
+    w = d.rng.integers(-127, 128, (c, m, 3, 3) if is_transposed else (m, c, 3, 3)).astype(np.int8)
+    axis = int(is_transposed) if per_channel else None
     scales = d.rng.uniform(0.5, 1.0, m if per_channel else ()).astype(np.float32) / np.float32(127 * (9 * c) ** 0.5)
     of_w = d.constant(scales), d.constant(np.zeros(scales.shape), np.int8)
     real_x = d.one("DequantizeLinear", q, *of_x)
-    real_w = d.one("DequantizeLinear", d.constant(w, np.int8), *of_w, axis=0 if per_channel else None)
+    real_w = d.one("DequantizeLinear", d.constant(w, np.int8), *of_w, axis=axis)
     inputs = [real_x, real_w]
     if d.chance(0.6):
-        of_bias = d.constant(d.values[of_x[0]].low.astype(np.float32) * scales)
-        integers = d.constant(d.rng.integers(-2000, 2000, m), np.int32)
-        given = [of_bias] + [d.constant(np.zeros(scales.shape), np.int32)] * d.chance(0.5)
+        units = np.tile(scales, groups) if per_channel else scales
+        of_bias = d.constant(d.values[of_x[0]].low.astype(np.float32) * units)
+        integers = d.constant(d.rng.integers(-2000, 2000, m * groups), np.int32)
+        given = [of_bias] + [d.constant(np.zeros(units.shape), np.int32)] * d.chance(0.5)
         inputs.append(d.one("DequantizeLinear", integers, *given, axis=0 if per_channel else None)
                       if per_channel else d.one("DequantizeLinear", integers, *given))  # fmt: skip
-    y = d.one("Conv", *inputs, pads=[1, 1, 1, 1], strides=[int(d.pick((1, 2)))] * 2)
+    strides, pads = [int(d.pick((1, 2)))] * 2, [1, 1, 1, 1]
+    if is_transposed:
+        y = d.one("ConvTranspose", *inputs, pads=pads, strides=strides, group=groups)
+    else:
+        y = d.one("Conv", *inputs, pads=pads, strides=strides)
     y = d.one("Relu", y) if d.chance(0.5) else y
     if d.chance(0.3):
         return y
@@ -63,18 +74,25 @@ def quantised(d: Drawing) -> str:
 
 
 def summed_bytes(d: Drawing) -> str:
-    """A residual block of a quantised network: a convolution's result and what it read are added, and quantised."""
+    """A residual block of a quantised network: a convolution's result and what it read are added, and quantised.
+
+    Now and then a second block adds what the first one read, as a long skip connection does.
+    """
     x = d.operand(_is_planar)
     kind = d.pick((np.uint8, np.int8))
     (q, of_x), c = _through_bytes(d, x, kind), d.shape(x)[1]
-    w, of_w = d.rng.integers(-127, 128, (c, c, 3, 3)), (d.constant(np.float32(1 / (127 * (9 * c) ** 0.5))),)
+    of_w = d.constant(np.float32(1 / (127 * (9 * c) ** 0.5)))
     read = d.one("DequantizeLinear", q, *of_x)
-    y = d.one("Conv", read, d.one("DequantizeLinear", d.constant(w, np.int8), *of_w), pads=[1, 1, 1, 1])
-    q, of_y = _through_bytes(d, y, kind)
-    terms = [d.one("DequantizeLinear", q, *of_y), read]
-    total = d.one("Add", *(terms if d.chance(0.5) else terms[::-1]))
-    q, of_sum = _through_bytes(d, d.one("Relu", total) if d.chance(0.5) else total, kind)
-    return d.one("DequantizeLinear", q, *of_sum)
+    made = read
+    for _ in range(2 if d.chance(0.3) else 1):
+        w = d.constant(d.rng.integers(-127, 128, (c, c, 3, 3)), np.int8)
+        y = d.one("Conv", made, d.one("DequantizeLinear", w, of_w), pads=[1, 1, 1, 1])
+        q, of_y = _through_bytes(d, y, kind)
+        terms = [d.one("DequantizeLinear", q, *of_y), read]
+        total = d.one("Add", *(terms if d.chance(0.5) else terms[::-1]))
+        q, of_sum = _through_bytes(d, d.one("Relu", total) if d.chance(0.5) else total, kind)
+        made = d.one("DequantizeLinear", q, *of_sum)
+    return made
 
 
 def rounded(d: Drawing) -> str:

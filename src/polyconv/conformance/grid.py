@@ -133,10 +133,11 @@ def _answer(compute: Callable[[], Any]) -> Array | str:
 
 def _ours(case: Case, semantics: str) -> Array | str:
     x, w = case.operands
+    form: dict[str, Any] = {**case.form}
     return _answer(
         lambda: onnx_dialect.ConvTranspose(
             version=11, semantics=semantics, auto_pad=case.auto_pad, strides=[case.stride],
-            dilations=[case.dilation], group=case.groups, **case.form,
+            dilations=[case.dilation], group=case.groups, **form,
         )(x, w)
     )  # fmt: skip
 

@@ -129,6 +129,7 @@ def transposed(
     wanted: tuple[Dim, ...] | None,
     *,
     rule: Transposed = transposed_pads,
+    y: str | None = None,
     **fields: Any,
 ) -> Lowering:
     """Lower a transposed convolution (semantics 4.2 to 4.5, 6.3).
@@ -151,6 +152,8 @@ def transposed(
         Output extents, where the caller gives them.
     rule : callable
         How auto_pad and wanted extents become pads.
+    y : str or None
+        Element type of the result; None for that of x.
     **fields
         Further fields of the Problem.
 
@@ -201,8 +204,8 @@ def transposed(
     n, c, m, groups = exact(n, c, m, groups)
     padding = tuple(max(0, p) for p in output_padding)
     problem = Problem(
-        "conv_transpose", x.dtype, x.dtype, x.dtype, node.layout, n, c, exact(*i), m, exact(*weights.k),
-        s, d, tuple(pairs), groups, padding, **_addends(node), **fields,
+        "conv_transpose", x.dtype, node.values["w"].dtype or x.dtype, y or x.dtype, node.layout, n, c,
+        exact(*i), m, exact(*weights.k), s, d, tuple(pairs), groups, padding, **_addends(node), **fields,
     )  # fmt: skip
     return Lowering((shape,), problem)
 

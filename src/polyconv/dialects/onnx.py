@@ -6,7 +6,7 @@ A function reads attributes and input shapes as the specification names them and
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -74,15 +74,28 @@ def conv_integer(node: Node) -> Lowering:
 
 def qlinear_conv(node: Node) -> Lowering:
     """QLinearConv: rounded half to even, then the zero point, then saturated (semantics 5.2)."""
-    return _quantised(node, ("sx", "zx", "sy", "zy"), ("sw", "zw"), node.values["zy"].dtype)
+    return _quantised(node, *_SCALED, node.values["zy"].dtype)
 
 
-def _quantised(node: Node, single: Sequence[str], per_channel: Sequence[str], y: str | None) -> Lowering:
-    """Conv with zero points and scales, of which some may be given per output channel."""
+def qlinear_conv_transpose(node: Node) -> Lowering:
+    """QLinearConv of a transposed convolution, by the same rounding (semantics 3.2)."""
+    return _quantised(node, *_SCALED, node.values["zy"].dtype, of=conv_transpose)
+
+
+_SCALED = ("sx", "zx", "sy", "zy"), ("sw", "zw")
+"""What QLinearConv has for a tensor, and what it may have for every output channel."""
+
+
+def _quantised(node: Node, single: Sequence[str], per_channel: Sequence[str], y: str | None,
+               of: Callable[..., Lowering] = conv) -> Lowering:  # fmt: skip
+    """A convolution with zero points and scales, of which some may be given per output channel."""
     forms = {role: _form(node, role) for role in single}
     forms |= {role: _form(node, role, per_channel=True) for role in per_channel}
     given = {role: form for role, form in forms.items() if form is not None}
-    lowering = conv(node, y=y, quantisation=Quantisation(**given) if given else None)
+    lowering = of(node, y=y, quantisation=Quantisation(**given) if given else None)
+    for role in (role for role in per_channel if given.get(role) == "c"):
+        m = None if (shape := lowering.shapes[0]) is None else split(shape, len(shape) - 2, node.layout)[1]
+        expect(node, role, (m,), "a scalar, or one value per output channel of the weights")
     scalars = {role: _scalar for role, form in given.items() if form == "t"}
     return replace(lowering, operands=scalars)
 
@@ -216,8 +229,6 @@ def _form(node: Node, role: str, *, per_channel: bool = False) -> str | None:
         return "t"
     if not per_channel:
         raise ArgumentError(f"{value} must be a scalar or have 1 element: {node.operator} has one per tensor")
-    w = node.values["w"].shape
-    expect(node, role, (w[0] if w else None,), "a scalar, or one value per output channel of the weights")
     return "c"
 
 

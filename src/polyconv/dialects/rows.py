@@ -116,32 +116,33 @@ class Factory:
     ----------
     name : str
         As in the specification.
-    rows : mapping
-        Version to row, newest first.
+    rows : tuple of Row
+        Newest first.
     """
 
     name: str
-    rows: Mapping[int, Row]
+    rows: tuple[Row, ...]
 
-    def __call__(self, *, version: int | None = None, **attributes: Any) -> Operator:
+    def __call__(self, *, version: int | None = None, domain: str | None = None, **attributes: Any) -> Operator:
         """Make an operator.
 
         Parameters
         ----------
         version : int, optional
             Version of the operator; None is the newest.
+        domain : str, optional
+            Of operators that have the same name: the domain of the one that is meant.
         **attributes
             Attributes and options as ``Row.__call__`` takes them.
         """
-        row = (
-            next(iter(self.rows.values()))
-            if version is None
-            else self.rows.get(given.whole(version, "version"))
-        )
+        of_domain = [row for row in self.rows if domain in (None, row.domain)]
+        number = None if version is None else given.whole(version, "version")
+        row = next((row for row in of_domain if number in (None, row.version)), None)
         if row is None:
-            versions = ", ".join(str(v) for v in sorted(self.rows))
+            found = ", ".join(f"{row.version} of {row.domain or 'ai.onnx'}" for row in reversed(self.rows))
+            asked = f"version={version}" + f" of domain={shown(domain)}" * (domain is not None)
             raise ArgumentError(
-                f"version={version} of {self.name} does not exist; choose one of {versions} (lookup() finds "
+                f"{asked} of {self.name} does not exist; choose one of {found} (lookup() finds "
                 f"the one that holds in an operator set)"
             )
         return row(**attributes)
@@ -149,10 +150,10 @@ class Factory:
 
 def factories(rows: Iterable[Row]) -> dict[str, Factory]:
     """One factory per name, its versions newest first."""
-    names: dict[str, dict[int, Row]] = {}
+    names: dict[str, list[Row]] = {}
     for row in sorted(rows, key=lambda r: -r.version):
-        names.setdefault(row.name, {})[row.version] = row
-    return {name: Factory(name, versions) for name, versions in names.items()}
+        names.setdefault(row.name, []).append(row)
+    return {name: Factory(name, tuple(found)) for name, found in names.items()}
 
 
 def named(found: Mapping[str, Factory], name: str, module: str) -> Factory:

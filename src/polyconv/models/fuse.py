@@ -169,15 +169,8 @@ class _Chain:
         return replace(self.node, outputs=(self.value,)), epilogue
 
 
-def _chain(
-    node: Node,
-    readers: Mapping[str, list[Node]],
-    kept: Collection[str],
-    constants: Mapping[str, Array],
-    gone: Collection[Node],
-    made: dict[str, Array],
-    is_spelled_out: bool,
-) -> _Chain:
+def _chain(node: Node, readers: Mapping[str, list[Node]], kept: Collection[str], constants: Mapping[str, Array],
+           gone: Collection[Node], made: dict[str, Array], is_spelled_out: bool) -> _Chain:  # fmt: skip
     chain = _Chain(node, node, node.outputs[0])
     dtype = _dtype(node, constants)
     while chain.activation is None and chain.value not in kept:

@@ -18,6 +18,7 @@ from polyconv.dialects import ort
 from polyconv.models.elements import type_of
 from polyconv.models.graph import Array, Node, along
 from polyconv.models.native import OWN
+from polyconv.models.onnx_weights import output_channels
 from polyconv.models.rewriting import Change, View
 
 __all__ = ["biased", "channels_first", "scaled_lines"]
@@ -206,14 +207,16 @@ _WITHOUT_DOMAIN = {
 def biased(node: Node, view: View) -> Change | None:
     """``Add(Conv(x, w), b)`` of one number a channel -> ``Conv(x, w, b)``, so that rules for convolutions see it.
 
-    Weights are constant, or made real of a constant.  What the convolution adds already is added to that in f64, and
-    the sum rounded once.
+    ``ConvTranspose`` alike.  Weights are constant, or made real of a constant.  What the convolution adds already is
+    added to that in f64, and the sum rounded once.
     """
     if len(node.inputs) != 2 or node.attributes:
         return None
     at = 0 if view.constant(node, 0) is None else 1
     conv, added = view.makers.get(node.inputs[at]), view.constant(node, 1 - at)
-    if conv is None or conv.op != "Conv" or conv.domain or len(conv.inputs) > 3 or "activation" in conv.attributes:
+    if conv is None or conv.op not in ("Conv", "ConvTranspose") or conv.domain or len(conv.inputs) > 3:
+        return None
+    if "activation" in conv.attributes:
         return None
     w, bias = view.constant(conv, 1), view.constant(conv, 2)
     if w is None and (maker := view.makers.get(conv.inputs[1])) is not None and maker.op == "DequantizeLinear":
@@ -223,7 +226,7 @@ def biased(node: Node, view: View) -> Change | None:
     if view.only_reader(conv.outputs[0]) is not node or w is None or added is None:
         return None
     whole, kind = along(added, w.ndim, 1), w.dtype if w.dtype.kind == "f" else np.dtype(np.float32)
-    if added.dtype != kind or type_of(kind) not in _FLOATS or whole is None or whole.size != len(w):
+    if added.dtype != kind or type_of(kind) not in _FLOATS or whole is None or whole.size != output_channels(conv, w):
         return None
     name = view.fresh(f"bias of {node.outputs[0]}")
     stands_for = (*conv.of_file, *node.of_file)

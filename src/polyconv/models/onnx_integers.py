@@ -18,6 +18,7 @@ from polyconv.models.graph import Array, Node
 from polyconv.models.onnx_bounds import CLIPPING, bounds_of
 from polyconv.models.onnx_products import one_axis
 from polyconv.models.onnx_quantities import BYTES, Quantity, convolved, of_channels, quantity, tensor_wide
+from polyconv.models.onnx_weights import is_transposed, output_channels
 from polyconv.models.rewriting import Change, View
 
 __all__ = ["clipped_sum", "integer_convolution", "integer_product", "integer_sums", "integer_weights", "real_constant",
@@ -47,12 +48,14 @@ def integer_convolution(conv: Node, view: View) -> Change | None:
 
     A Relu or Clip commutes with quantising, which keeps order; where the result's type holds it in anyway, it goes.
     Channels of x, where each is convolved alone, and of the result may have scales of their own: they are factors of
-    the weights', ``y = round(sx sw sum / sy)``.  ``NhwcConv`` alike, between quantities of whole tensors.
+    the weights', ``y = round(sx sw sum / sy)``.  ``ConvTranspose`` alike, as ``QLinearConvTranspose``, and ``NhwcConv``
+    between quantities of whole tensors.
     """
     w = _weights(conv, view) if len(conv.outputs) == 1 else None
     if w is None:
         return None
     integers, is_last = view.constants[w.integers], conv.op == "NhwcConv"
+    outputs = output_channels(conv, integers)
     of_end = tensor_wide if is_last else partial(of_channels, rank=integers.ndim)
     x = of_end(quantity(view.makers.get(conv.inputs[0]), view, _REAL))
     taken, bounds = [conv], None
@@ -70,10 +73,10 @@ def integer_convolution(conv: Node, view: View) -> Change | None:
     limits = np.iinfo(y.zero.dtype)
     ends = [{limits.min}, {limits.max}] if bounds is None else [_quantised(bound, y) for bound in bounds]
     both = _with_one_scale(x, w, conv, integers)
-    if both is None or (y.scale.ndim and y.scale.size != len(integers)):
+    if both is None or (y.scale.ndim and y.scale.size != outputs):
         return None
     x, w = both
-    bias = _bias(conv, view, x, w, integers)
+    bias = _bias(conv, view, x, w, outputs)
     y, w = _folded(y, w, 1 / y.scale if y.scale.ndim else None)
     if bias is None or any(len(end) > 1 for end in ends) or not _is_moderate(x, w, y):
         return None
@@ -88,9 +91,10 @@ def integer_convolution(conv: Node, view: View) -> Change | None:
     sx, zx, sw, zw, sy, zy, *b = constants
     file = tuple(node for each in taken for node in each.of_file)
     operands = x.integers, sx, zx, w.integers, sw, zw, sy, zy, *b
-    kind = (ort.CONTRIB, 1) if is_last else ("", conv.version)
+    op = "QLinearConvTranspose" if is_transposed(conv) else "QLinearConv"
+    kind = (ort.CONTRIB, 1) if is_last or is_transposed(conv) else ("", conv.version)
     words = {**conv.attributes, "channels_last": 1} if is_last else conv.attributes
-    made = Node(conv.name, "QLinearConv", *kind, operands, y.node.outputs, words, stands_for=file)
+    made = Node(conv.name, op, *kind, operands, y.node.outputs, words, stands_for=file)
     low, high = (end.pop() for end in ends)
     if (low, high) == (limits.min, limits.max):
         return Change(tuple(taken), (made,), constants)
@@ -197,7 +201,7 @@ def _held_bias(conv: Node, view: View, outputs: int) -> tuple[Array, Array | Non
 
 def _with_one_scale(x: Quantity, w: Quantity, conv: Node, integers: Array) -> tuple[Quantity, Quantity] | None:
     """An input with one scale, and weights: scales of channels that are convolved alone go into theirs."""
-    outputs, groups = len(integers), conv.attributes.get("group", 1)
+    outputs, groups = output_channels(conv, integers), conv.attributes.get("group", 1)
     if not x.scale.ndim:
         return x, w
     if integers.shape[1] != 1 or x.scale.size != groups or outputs % groups:
@@ -228,22 +232,25 @@ def _weights(conv: Node, view: View) -> Quantity | None:
         return None
     if found.scale.size == 1:
         return Quantity(found.node, found.integers, found.scale.reshape(()), found.zero.reshape(-1)[:1].reshape(()))
-    axis = found.node.attributes.get("axis", 1)
-    if axis not in (0, -integers.ndim) or found.scale.shape != integers.shape[:1]:
+    axis = int(is_transposed(conv))
+    if found.node.attributes.get("axis", 1) not in (axis, axis - integers.ndim):
         return None
-    zero = np.ascontiguousarray(np.broadcast_to(found.zero, found.scale.shape))
-    return Quantity(found.node, found.integers, found.scale, zero)
+    if found.scale.shape != (integers.shape[axis],):
+        return None
+    times = output_channels(conv, integers) // max(1, integers.shape[axis])  # groups have the same
+    zero = np.broadcast_to(found.zero, found.scale.shape)
+    return Quantity(found.node, found.integers, np.tile(found.scale, times), np.tile(zero, times))
 
 
-def _bias(conv: Node, view: View, x: Quantity, w: Quantity, integers: Array) -> Array | None:
+def _bias(conv: Node, view: View, x: Quantity, w: Quantity, outputs: int) -> Array | None:
     """The bias in units of the sums; empty without one, None where it cannot be spelled so."""
-    held = _held_bias(conv, view, len(integers))
+    held = _held_bias(conv, view, outputs)
     if held is None:
         return None
     numbers, scale = held
     if not numbers.size:
         return np.zeros(0, np.int32)
-    unit = np.broadcast_to(x.scale.astype(np.float64).reshape(-1) * w.scale.astype(np.float64), integers.shape[:1])
+    unit = np.broadcast_to(x.scale.astype(np.float64).reshape(-1) * w.scale.astype(np.float64), (outputs,))
     if scale is None:
         return _whole(numbers.astype(np.float64) / unit)
     relative = scale.astype(np.float64) / unit

@@ -48,6 +48,7 @@ from polyconv.models.onnx_qlinear import (
     real_rows,
 )
 from polyconv.models.onnx_recurrent import recurrent
+from polyconv.models.onnx_weights import is_transposed, output_channels
 from polyconv.models.operators import has_row
 from polyconv.models.rewriting import Change, Rule, View
 from polyconv.models.spelled import spelled_out
@@ -220,14 +221,13 @@ def scaled(node: Node, view: View) -> Change | None:
         return None
     if "activation" in conv.attributes or len(node.outputs) != 1:
         return None
-    groups = conv.attributes.get("group", 1)
-    m = w.shape[1] * groups if conv.op == "ConvTranspose" else w.shape[0]
+    groups, m = conv.attributes.get("group", 1), output_channels(conv, w)
     axis = w.ndim - 1 if conv.op == "NhwcConv" else 1
     factors = _normalisation(node, view) if node.op == "BatchNormalization" else _factor(node, conv, view, w.ndim, axis)
     if factors is None or any(f.shape != (m,) for f in factors) or (axis != 1 and node.op == "BatchNormalization"):
         return None
     scale, shift = factors
-    if conv.op == "ConvTranspose":  # (c, m / groups, ...): channels of a group of results follow each other
+    if is_transposed(conv):  # channels of a group of results follow each other
         by_group = w.astype(np.float64).reshape(groups, -1, *w.shape[1:])
         new = (by_group * scale.reshape(groups, 1, -1, *(1,) * (w.ndim - 2))).reshape(w.shape)
     else:
@@ -267,8 +267,7 @@ def _factor(node: Node, conv: Node, view: View, rank: int, axis: int) -> tuple[A
     weights = view.constant(conv, 1)
     if node.attributes or given is None or weights is None or (node.op == "Div" and at == 0):
         return None
-    groups = conv.attributes.get("group", 1)
-    m = weights.shape[1] * groups if conv.op == "ConvTranspose" else weights.shape[0]
+    m = output_channels(conv, weights)
     numbers = along(given, rank, axis)
     if numbers is None or numbers.size not in (1, m) or given.dtype != weights.dtype:
         return None
@@ -335,7 +334,7 @@ RULES = (
     _rule(joined_as_bytes, "Concat", is_exact=True),
     _rule(turned, "Gemm", is_exact=True),
     _rule(integer_product, "Gemm", "MatMul"),
-    _rule(integer_convolution, "Conv", "NhwcConv", domains=("", ort.CONTRIB)),
+    _rule(integer_convolution, "Conv", "ConvTranspose", "NhwcConv", domains=("", ort.CONTRIB)),
     _rule(clipped_sum, "Relu", is_exact=True),
     _rule(quantised_before, "QuantizeLinear", is_exact=True),
     _rule(on_real_numbers, *ON_REAL_NUMBERS, domains=(ort.CONTRIB,)),

@@ -21,7 +21,7 @@ from polyconv.models.graph import Array, Dims, Graph, Node, Value, fixed, live
 from polyconv.models.native import Translation, broadcast_dims
 from polyconv.models.onnx_host import onnx_views
 from polyconv.models.onnx_products import ALL_FLOATS, linear, product
-from polyconv.models.openvino_integers import levels_of, of_bytes
+from polyconv.models.openvino_integers import CONVOLUTIONS, levels_of, of_bytes
 from polyconv.models.openvino_layer import Layer
 from polyconv.models.operators import is_convolution
 from polyconv.models.options import Options
@@ -164,7 +164,7 @@ class _Walk:
         if node.op.lower() == "fakequantize":
             x = self.facts.known(node.inputs[0])
             found = levels_of(node, layer, len(x.dims)) if x.type == "tensor(float)" and x.dims is not None else None
-        elif node.op in ("Convolution", "GroupConvolution"):
+        elif node.op in CONVOLUTIONS:
             found = of_bytes(layer, self.makers)
         if found is not None:
             self._put(*found)

@@ -16,7 +16,13 @@ import numpy as np
 from polyconv.models.graph import Array, Node, along
 from polyconv.models.openvino_layer import AUTO_PADS, Layer
 
-__all__ = ["levels_of", "of_bytes"]
+__all__ = ["CONVOLUTIONS", "levels_of", "of_bytes"]
+
+CONVOLUTIONS = {
+    "Convolution": "Conv", "GroupConvolution": "Conv",
+    "ConvolutionBackpropData": "ConvTranspose", "GroupConvolutionBackpropData": "ConvTranspose",
+}  # fmt: skip
+"""Layers whose weights may be bytes, and what they are to ONNX."""
 
 _LEVELS = 256
 _NEAR = 1e-3
@@ -71,37 +77,42 @@ def of_bytes(conv: Layer, makers: Mapping[str, Node]) -> tuple[tuple[Node, Node]
     Parameters
     ----------
     conv : Layer
-        Convolution or GroupConvolution.
+        One of ``CONVOLUTIONS``.
     makers : mapping
         Layers that make values of constants alone.
 
     Returns
     -------
     ((Node, Node), dict) or None
-        DequantizeLinear of the weights and Conv; None where the weights are none of bytes.
+        DequantizeLinear of the weights, and Conv or ConvTranspose; None where the weights are none of bytes.
     """
     if len(conv.node.inputs) != 2:
-        return None  # a wrong one, as whoever makes it ready says
+        return None  # a wrong one, as whoever makes it ready says, or one that is told its extents
     weights, attributes = _weights(conv, makers), _attributes(conv)
     if weights is None or attributes is None:
         return None
-    name = conv.node.outputs[0]
+    name, op = conv.node.outputs[0], CONVOLUTIONS[conv.node.op]
     parts = {f"{role} of {name}": a for role, a in zip(("bytes", "scales", "zeros"), weights, strict=True)}
-    real, axis = f"real weights of {name}", {"axis": 0} if weights[1].size > 1 else {}
+    real, axis = f"real weights of {name}", {"axis": int(op != "Conv")} if weights[1].size > 1 else {}
     if weights[1].size == 1:
         parts = {name: a.reshape(()) if a.size == 1 and a is not weights[0] else a for name, a in parts.items()}
     made = Node("", "DequantizeLinear", "", 13, tuple(parts), (real,), axis)
     inputs = conv.node.inputs[0], real
-    return (made, Node(conv.node.name, "Conv", "", 13, inputs, (name,), attributes, stands_for=(conv.node,))), parts
+    return (made, Node(conv.node.name, op, "", 13, inputs, (name,), attributes, stands_for=(conv.node,))), parts
 
 
 def _attributes(conv: Layer) -> dict[str, object] | None:
-    """Those of ONNX's Conv; None where padding is of another kind."""
-    auto = AUTO_PADS.get(conv.text("auto_pad", "explicit"))
-    if auto is None:
+    """Those of ONNX's Conv or ConvTranspose; None where padding is of another kind."""
+    auto, is_transposed = AUTO_PADS.get(conv.text("auto_pad", "explicit")), CONVOLUTIONS[conv.node.op] != "Conv"
+    if auto is None or (is_transposed and auto != "NOTSET"):
         return None
     found: dict[str, object] = {"strides": conv.numbers("strides"), "dilations": conv.numbers("dilations")}
-    if conv.node.op == "GroupConvolution":
+    if is_transposed and any(more := conv.numbers("output_padding", "0")):
+        steps = zip(more, conv.numbers("strides"), conv.numbers("dilations"), strict=False)
+        if any(not 0 <= extra < max(step, dilation) for extra, step, dilation in steps):
+            return None  # ONNX has none of these
+        found["output_padding"] = more
+    if conv.node.op.startswith("Group"):
         dims = conv.known(conv.node.inputs[1]).dims
         if dims is None:
             return None
@@ -122,14 +133,18 @@ def _weights(conv: Layer, makers: Mapping[str, Node]) -> tuple[Array, Array, Arr
     if found is None or not dims or found[0].size != math.prod(dims):
         return None
     integers, scale, zero = found
-    grouped = conv.node.op == "GroupConvolution"
-    outputs = dims[0] * (dims[1] if grouped else 1)
-    if not all(_is_by_output(a, integers, outputs) for a in (scale, zero)):
+    grouped, is_transposed = conv.node.op.startswith("Group"), CONVOLUTIONS[conv.node.op] != "Conv"
+    if is_transposed:
+        fits = [a.size == 1 or (not grouped and _is_along(a, integers, dims)) for a in (scale, zero)]
+    else:
+        fits = [_is_by_output(a, integers, dims[0] * (dims[1] if grouped else 1)) for a in (scale, zero)]
+    if not all(fits):
         return None
     whole = np.broadcast_to(zero.reshape(-1), scale.size if zero.size == 1 else zero.size).astype(integers.dtype)
     if (whole != zero.reshape(-1)).any() or whole.size != scale.size:
         return None
-    return integers.reshape(outputs, -1, *dims[2 + grouped :]), scale.reshape(-1), whole
+    first = dims[0] * (dims[1] if grouped else 1)
+    return integers.reshape(first, -1, *dims[2 + grouped :]), scale.reshape(-1), whole
 
 
 def _multiplied(maker: Node, conv: Layer, makers: Mapping[str, Node]) -> tuple[Array, Array, Array] | None:
@@ -172,6 +187,12 @@ def _is_by_output(numbers: Array, integers: Array, outputs: int) -> bool:
     leading = 1 if integers.shape[0] == outputs else 2
     aligned = (1,) * (integers.ndim - numbers.ndim) + numbers.shape
     return numbers.size == outputs and aligned[:leading] == integers.shape[:leading]
+
+
+def _is_along(numbers: Array, integers: Array, dims: tuple[int, ...]) -> bool:
+    """Whether numbers that are broadcast to weights (c, m, ...) are one of each output channel."""
+    aligned = (1,) * (integers.ndim - numbers.ndim) + numbers.shape
+    return integers.shape == dims and aligned == (1, dims[1], *(1,) * (len(dims) - 2))
 
 
 def _number(name: str, layer: Layer, makers: Mapping[str, Node]) -> Array | None:

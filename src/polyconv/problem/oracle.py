@@ -197,7 +197,9 @@ def _value(given: Any, quantities: Mapping[str, Any], name: str) -> Any:
 def _per_output(z: Array, w: Array, p: Problem) -> Array:
     if z.size == 1:
         return z.reshape(())
-    assert p.op == "conv"  # per-channel zero points exist for forward weights only
+    if p.op == "conv_transpose":  # w is (c, m / groups, ...): input channel i belongs to group i // (c / groups)
+        group = np.arange(p.c) // max(1, p.c // p.groups)
+        return z.reshape(p.groups, -1)[group].reshape(w.shape[:2] + (1,) * (w.ndim - 2))
     return z.reshape((-1,) + (1,) * (w.ndim - 1))
 
 
