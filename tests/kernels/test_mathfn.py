@@ -30,7 +30,10 @@ HERE = levels()
 ARCHITECTURE = architecture_of(platform.machine())
 DTYPES: dict[str, Any] = {"float": np.float32, "double": np.float64, "i32": np.int32, "i64": np.int64}
 
-PARAMETERS = {"LeakyRelu": (0.01,), "Clip": (-1.5, 6.0), "HardSigmoid": (0.2, 0.5), "Elu": (1.7,)}
+PARAMETERS = {
+    "LeakyRelu": (0.01,), "Clip": (-1.5, 6.0), "HardSigmoid": (0.2, 0.5), "Elu": (1.7,), "ReluAffine": (0.75, 0.25),
+    "HardSwishAffine": (0.5, 0.25),
+}  # fmt: skip
 
 EXACT: dict[str, Callable[..., Any]] = {
     "Relu": lambda v: max(v, mpf(0)),
@@ -44,12 +47,14 @@ EXACT: dict[str, Callable[..., Any]] = {
     "Mish": lambda v: v * mpmath.tanh(mpmath.log1p(mpmath.exp(v))),
     "Gelu": lambda v: v * mpmath.erfc(min(max(-v, mpf(-1000)), mpf(1000)) / mpmath.sqrt(2)) / 2,
     "Elu": lambda v, a: v if v > 0 else a * mpmath.expm1(v),
+    "ReluAffine": lambda v, a, b: a * max(v, mpf(0)) + b,
+    "HardSwishAffine": lambda v, a, b: a * v * min(max(v + 3, mpf(0)), mpf(6)) / 6 + b,
 }
 
 LIMITS: dict[str, tuple[float, float]] = {
     "Relu": (0, np.inf), "LeakyRelu": (-np.inf, np.inf), "Clip": (-1.5, 6), "HardSigmoid": (0, 1),
     "HardSwish": (0, np.inf), "Sigmoid": (0, 1), "Tanh": (-1, 1), "Silu": (0, np.inf), "Mish": (0, np.inf),
-    "Gelu": (0, np.inf), "Elu": (-1.7, np.inf),
+    "Gelu": (0, np.inf), "Elu": (-1.7, np.inf), "ReluAffine": (0.25, np.inf), "HardSwishAffine": (0.25, np.inf),
 }  # fmt: skip
 """Values at both infinities."""
 

@@ -122,3 +122,65 @@ def test_values_that_are_read_twice_stay() -> None:
     assert len({record.step for record in made.nodes}) == 2
     doubled = [node("Conv", ["x", "w"], ["a"]), node("Add", ["a", "a"], ["y"])]
     close(onnx_model(doubled, [info("x", [1, 3, 9])], ["y"], {"w": random(4, 3, 3)}), {"x": random(1, 3, 9)})
+
+
+SPELLED = {
+    "Relu": [node("Relu", ["a"], ["f"])],
+    "HardSwish": [node("HardSwish", ["a"], ["f"])],
+    "spelled out": [
+        node("Add", ["a", "three"], ["b"]), node("Clip", ["b", "zero", "six"], ["d"]), node("Mul", ["a", "d"], ["e"]),
+        node("Div", ["e", "six"], ["f"]),
+    ],
+}  # fmt: skip
+NUMBERS = {"three": np.float32(3), "zero": np.float32(0), "six": np.float32(6)}
+
+
+@pytest.mark.parametrize("behind", ["scale", "shift", "both"])
+@pytest.mark.parametrize("name", SPELLED)
+def test_learned_scales_and_shifts_round_activations(name: str, behind: str) -> None:
+    """As PP-LCNetV3 has them, single numbers: ``a2 f(a1 conv + b1) + b2``, and the convolution has a bias."""
+    numbers = {"a1": [1.3], "b1": [-0.4], "a2": [0.7], "b2": [0.2]}
+    constants = {"w": random(4, 3, 3, 3, seed=1), "bias": random(4, seed=2)} | NUMBERS
+    constants |= {name: np.array(value, np.float32) for name, value in numbers.items()}
+    nodes = [
+        node("Conv", ["x", "w", "bias"], ["c"], pads=[1, 1, 1, 1]), node("Mul", ["a1", "c"], ["s"]),
+        node("Add", ["s", "b1"], ["a"]), *SPELLED[name],
+    ]  # fmt: skip
+    last = "f"
+    if behind != "shift":
+        nodes.append(node("Mul", ["a2", last], ["scaled"]))
+        last = "scaled"
+    if behind != "scale":
+        nodes.append(node("Add", [last, "b2"], ["y"]))
+    else:
+        nodes[-1].output[0] = "y"
+    model = onnx_model(nodes, [info("x", [1, 3, 9, 8])], ["y"], constants)
+    made = close(model, {"x": random(1, 3, 9, 8)}, layout="model")
+    assert len({record.step for record in made.nodes if record.step is not None}) == 1
+    [problem] = {record.problem for record in made.nodes if record.op == "Conv"}
+    f = "ReluAffine" if name == "Relu" else "HardSwishAffine"
+    a2 = 1 if behind == "shift" else float(constants["a2"][0])
+    b2 = 0 if behind == "scale" else float(constants["b2"][0])
+    assert str(problem) == f"conv f32 NCHW n1 c3 i9x8 m4 k3x3 p1 b1 act={f}({a2},{b2})"
+
+
+@pytest.mark.parametrize(("number", "shown"), [([0.5, 0.6, 0.7, 0.8], []), ([[[[[0.5]]]]], []), ([0.5], ["f"])])
+def test_scales_that_are_no_single_number_stay(number: list[float], shown: list[str]) -> None:
+    """Of each position along rows, with more axes than the result, behind a value that is a result itself."""
+    constants = {"w": random(4, 3, 3, 3, seed=1), "a2": np.array(number, np.float32)}
+    nodes = [node("Conv", ["x", "w"], ["a"]), node("Relu", ["a"], ["f"]), node("Mul", ["f", "a2"], ["y"])]
+    made = close(onnx_model(nodes, [info("x", [1, 3, 6, 6])], ["y", *shown], constants), {"x": random(1, 3, 6, 6)})
+    [problem] = {str(record.problem) for record in made.nodes if record.op == "Conv"}
+    assert problem.endswith("act=Relu")
+
+
+def test_a_single_number_may_begin_an_activation() -> None:
+    """``Clip(conv + 3, 0, 6) / 6`` is a HardSigmoid, so that 3 is no bias."""
+    constants = {"w": random(4, 3, 1, 1, seed=1), "bias": random(4, seed=2)} | NUMBERS
+    nodes = [
+        node("Conv", ["x", "w", "bias"], ["c"]), node("Add", ["c", "three"], ["b"]),
+        node("Clip", ["b", "zero", "six"], ["d"]), node("Div", ["d", "six"], ["y"]),
+    ]  # fmt: skip
+    made = close(onnx_model(nodes, [info("x", [1, 3, 6, 6])], ["y"], constants), {"x": random(1, 3, 6, 6)})
+    [problem] = {str(record.problem) for record in made.nodes if record.op == "Conv"}
+    assert "act=HardSigmoid(" in problem

@@ -17,7 +17,7 @@ import numpy as np
 
 from polyconv.dtypes import DTYPES
 from polyconv.errors import ArgumentError
-from polyconv.problem.epilogue import ACTIVATIONS, Activation
+from polyconv.problem.epilogue import ACTIVATIONS, WITH_AFFINE, Activation
 from polyconv.problem.extents import effective_kernel
 from polyconv.problem.problem import Problem
 from polyconv.problem.quantisation import Quantisation
@@ -73,6 +73,7 @@ def _activation(rng: np.random.Generator, y: str) -> Activation | None:
         return _pick(rng, (Activation("Relu"), Activation("Clip", (3.0, 60.0))))
     name = _pick(rng, tuple(ACTIVATIONS))
     given = {"LeakyRelu": (0.1,), "Clip": (-0.5, 2.0), "Elu": (0.75,), "HardSigmoid": (0.25, 0.5)}
+    given |= dict.fromkeys(WITH_AFFINE.values(), (0.5, -0.25))
     defaults = ACTIVATIONS[name].defaults
     return Activation(name, given.get(name, ()) if defaults is None or _chance(rng, 0.5) else defaults)
 

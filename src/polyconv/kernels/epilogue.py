@@ -32,7 +32,7 @@ and that less ``ROUNDING_BITS``; the same of a sum with a residual; and what ``s
 Constant = Callable[[int, Type], Value]
 """``constant(place, kind)``: one of a table, in every lane."""
 
-_CHEAP = ("", "Relu", "LeakyRelu", "Clip", "HardSigmoid", "HardSwish")
+_CHEAP = ("", "Relu", "LeakyRelu", "Clip", "HardSigmoid", "HardSwish", "ReluAffine", "HardSwishAffine")
 
 
 @dataclass(frozen=True, slots=True)

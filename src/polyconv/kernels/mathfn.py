@@ -5,7 +5,8 @@ called, no table is read, and no lane takes a branch, so every target and every 
 same code.  It must not know where values come from or go: it sees floats and doubles (Relu and Clip:
 integers too), and its meaning is the table of ``problem/epilogue.py``.
 
-Results are within 4 units in the last place of the exact value, with subnormal numbers or without.
+Results are within 4 units in the last place of the exact value, with subnormal numbers or without; those of
+ReluAffine and HardSwishAffine are, but where their two terms cancel.
 NaN passes through: clamps compare and select, and a comparison with NaN selects the NaN.
 """
 
@@ -265,6 +266,14 @@ def _hard_swish(k: Emitter, v: Value) -> Value:
     return _at_least(k, v, -3.0) * (gate * (1.0 / 6.0))
 
 
+def _relu_affine(k: Emitter, v: Value, alpha: Value, beta: Value) -> Value:
+    return k.fma(alpha, _relu(k, v), beta)
+
+
+def _hard_swish_affine(k: Emitter, v: Value, alpha: Value, beta: Value) -> Value:
+    return k.fma(alpha, _hard_swish(k, v), beta)
+
+
 def _decay(k: Emitter, v: Value) -> tuple[Value, Value, Value]:
     """``e^-|v|``, and the ``p`` and ``n`` it is made of."""
     p, n = _exponential(k, _at_least(k, -_absolute(k, v), _FORMATS[v.type.element].floor))
@@ -381,4 +390,6 @@ _FORMS: dict[str, Callable[..., Value]] = {
     "Mish": _mish,
     "Gelu": _gelu,
     "Elu": _elu,
+    "ReluAffine": _relu_affine,
+    "HardSwishAffine": _hard_swish_affine,
 }

@@ -14,15 +14,15 @@ BatchNormalization goes into weights before (``onnx_rules``), as that rounds the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field, replace
-from typing import Any
 
 import numpy as np
 
 from polyconv.dataclass import dataclass
 from polyconv.dtypes import DTYPES, of_array
 from polyconv.errors import DtypeError, Error
+from polyconv.models.activations import activation_of, with_affine
 from polyconv.models.fuse_bytes import ROLES, ByteSum, byte_sum
 from polyconv.models.graph import Array, Node, Value, along, consumers, live
 from polyconv.models.operators import (
@@ -38,7 +38,7 @@ from polyconv.models.rewriting import View
 from polyconv.models.spelled import spelled_out
 from polyconv.problem.epilogue import Activation
 
-__all__ = ["TAKES_CONSTANTS", "Fused", "activation_of", "fuse"]
+__all__ = ["TAKES_CONSTANTS", "Fused", "fuse"]
 
 _ABLE = frozenset(
     [
@@ -190,6 +190,10 @@ def _chain(node: Node, readers: Mapping[str, list[Node]], kept: Collection[str],
         if activation is not None:
             if not _is_exact(activation, dtype):
                 break
+            if is_spelled_out and _is_wide(dtype):
+                w, value = constants[node.inputs[1]], absorbed[-1].outputs[0]
+                activation, further = with_affine(activation, value, readers, kept, constants, w)
+                absorbed = [*absorbed, *further]
             chain.activation = activation
         elif not (
             _add_bias(chain, following[0], dtype, constants, made)
@@ -311,87 +315,3 @@ def _is_silu(
     product, sigmoid = sorted(following, key=lambda n: n.op)
     gate = sigmoid.outputs[0]
     return gate not in kept and readers.get(gate) == [product] and set(product.inputs) == {value, gate}
-
-
-def _scalar(constants: Mapping[str, Array], name: str, default: float | None) -> float | None:
-    """A one-element constant as a number; the default where the input is left out, None if it varies."""
-    if not name:
-        return default
-    array = constants.get(name)
-    return float(array.reshape(-1)[0]) if array is not None and array.size == 1 else None
-
-
-def _input(node: Node, position: int) -> str:
-    return node.inputs[position] if position < len(node.inputs) else ""
-
-
-def _f32(node: Node, name: str, default: float) -> float:
-    """A float attribute; ONNX stores 32 bits, of its defaults too."""
-    return float(np.float32(node.attributes.get(name, default)))
-
-
-def _clip(node: Node, constants: Mapping[str, Array]) -> tuple[float | None, ...]:
-    """Clip: bounds are attributes before opset 11, inputs since; without both it depends on the type."""
-    if node.version < 11:
-        largest = float(np.finfo(np.float32).max)
-        return _f32(node, "min", -largest), _f32(node, "max", largest)
-    return _scalar(constants, _input(node, 1), None), _scalar(constants, _input(node, 2), None)
-
-
-Reader = Callable[[Node, Mapping[str, Array]], tuple[float | None, ...]]
-
-
-def _none(node: Node, constants: Mapping[str, Array]) -> tuple[float | None, ...]:
-    return ()
-
-
-def _erf_only(node: Node, constants: Mapping[str, Array]) -> tuple[float | None, ...]:
-    word = node.attributes.get("approximate", node.attributes.get("approximation_mode", "none"))
-    return () if str(word).lower() in ("none", "erf") else (None,)
-
-
-def _unit_beta(node: Node, constants: Mapping[str, Array]) -> tuple[float | None, ...]:
-    return () if _scalar(constants, _input(node, 1), 1.0) == 1.0 else (None,)
-
-
-# Operator -> our activation and its parameters, None among them where it cannot be one.
-_ONNX: Mapping[str, tuple[str, Reader]] = {
-    "Relu": ("Relu", _none),
-    "LeakyRelu": ("LeakyRelu", lambda n, c: (_f32(n, "alpha", 0.01),)),
-    "Clip": ("Clip", _clip),
-    "HardSigmoid": ("HardSigmoid", lambda n, c: (_f32(n, "alpha", 0.2), _f32(n, "beta", 0.5))),
-    "HardSwish": ("HardSwish", _none),
-    "Sigmoid": ("Sigmoid", _none),
-    "Tanh": ("Tanh", _none),
-    "Mish": ("Mish", _none),
-    "Gelu": ("Gelu", _erf_only),
-    "Elu": ("Elu", lambda n, c: (_f32(n, "alpha", 1.0),)),
-    "Swish": ("Silu", lambda n, c: () if n.attributes.get("alpha", 1.0) == 1.0 else (None,)),
-}
-_IR: Mapping[str, tuple[str, Reader]] = {
-    "Relu": ("Relu", _none),
-    "Sigmoid": ("Sigmoid", _none),
-    "Tanh": ("Tanh", _none),
-    "Clamp": ("Clip", lambda n, c: (float(n.attributes["min"]), float(n.attributes["max"]))),
-    "Elu": ("Elu", lambda n, c: (float(n.attributes["alpha"]),)),
-    "HSwish": ("HardSwish", _none),
-    "Swish": ("Silu", _unit_beta),
-    "Mish": ("Mish", _none),
-    "Gelu": ("Gelu", _erf_only),
-    "PRelu": ("LeakyRelu", lambda n, c: (_scalar(c, _input(n, 1), None),)),
-}
-_MOST_INPUTS = {"Clip": 3, "Swish": 2, "PRelu": 2}
-_ACTIVATIONS: Mapping[str, Mapping[str, tuple[str, Reader]]] = {"": _ONNX, OPENVINO: _IR}
-
-
-def activation_of(node: Node, value: str, constants: Mapping[str, Array]) -> Activation | None:
-    """The activation that a node applies to a value; None if it is none or a parameter is not constant."""
-    found = _ACTIVATIONS.get(node.domain, {}).get(node.op)
-    if found is None or node.inputs[0] != value or len(node.inputs) > _MOST_INPUTS.get(node.op, 1):
-        return None
-    name, read = found
-    try:
-        parameters: tuple[Any, ...] = read(node, constants)
-    except (KeyError, TypeError, ValueError):  # an attribute is missing or no number: its host will say so
-        return None
-    return None if None in parameters else Activation(name, parameters)

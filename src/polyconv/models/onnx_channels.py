@@ -207,8 +207,9 @@ _WITHOUT_DOMAIN = {
 def biased(node: Node, view: View) -> Change | None:
     """``Add(Conv(x, w), b)`` of one number a channel -> ``Conv(x, w, b)``, so that rules for convolutions see it.
 
-    ``ConvTranspose`` alike.  Weights are constant, or made real of a constant.  What the convolution adds already is
-    added to that in f64, and the sum rounded once.
+    ``ConvTranspose`` alike.  A single number is added to all channels, unless a Clip follows: the two may begin a
+    spelled-out activation (``Clip(x + 3, 0, 6) / 6``).  Weights are constant, or made real of a constant.  What the
+    convolution adds already is added to that in f64, and the sum rounded once.
     """
     if len(node.inputs) != 2 or node.attributes:
         return None
@@ -226,8 +227,12 @@ def biased(node: Node, view: View) -> Change | None:
     if view.only_reader(conv.outputs[0]) is not node or w is None or added is None:
         return None
     whole, kind = along(added, w.ndim, 1), w.dtype if w.dtype.kind == "f" else np.dtype(np.float32)
-    if added.dtype != kind or type_of(kind) not in _FLOATS or whole is None or whole.size != output_channels(conv, w):
+    m = output_channels(conv, w)
+    if added.dtype != kind or type_of(kind) not in _FLOATS or whole is None or whole.size not in (1, m):
         return None
+    if whole.size != m and any(n.op in ("Clip", "Max", "Min") for n in view.readers.get(node.outputs[0], ())):
+        return None
+    whole = np.ascontiguousarray(np.broadcast_to(whole, (m,)))
     name = view.fresh(f"bias of {node.outputs[0]}")
     stands_for = (*conv.of_file, *node.of_file)
     made = replace(conv, inputs=(*conv.inputs[:2], name), outputs=node.outputs, stands_for=stands_for, origin=None)

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from polyconv.dialects import ort
+from polyconv.models.activations import activation_of
 from polyconv.models.elements import BY_ONNX
-from polyconv.models.fuse import activation_of
 from polyconv.models.graph import Array, Node, along
 from polyconv.models.native import OWN
 from polyconv.models.onnx_bounds import clipped

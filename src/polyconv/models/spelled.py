@@ -71,7 +71,7 @@ def spelled_out(value: str, readers: Mapping[str, Sequence[Node]], kept: Collect
     constants : mapping
         Values that are known.
     read : callable
-        The activation that one node applies to a value, as ``fuse.activation_of``.
+        The activation that one node applies to a value, as ``activations.activation_of``.
 
     Returns
     -------

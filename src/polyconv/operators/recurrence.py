@@ -238,7 +238,7 @@ def drive(k: Module, name: str, spec: Cell) -> None:
                 number = k.select(is_back, steps - 1 - number, number)
             line = (number * w.batch + sequence) * w.directions + direction
             at = _Places(x + line * (gates * row), weights + of_direction, bias + direction * row, h, following, cells)
-            _all_states(k, spec, kind, at, w)
+            _all_states(k, spec, kind, at, w, (step.index & 1).equals(1))
             target = (number * w.directions + direction) * w.batch + sequence
             _copied(k, kind, following, y + target * (w.states * size), w.states, spec.masks)
             step.next(following, h)
@@ -265,13 +265,25 @@ def _copied(k: Module, kind: Type, source: Buffer, target: Buffer, elements: Val
     )  # fmt: skip
 
 
-def _all_states(k: Module, spec: Cell, kind: Type, at: _Places, w: _Recurring) -> None:
-    """A step: blocks of states, the last of which may have fewer vectors."""
+def _all_states(k: Module, spec: Cell, kind: Type, at: _Places, w: _Recurring, is_back: Value) -> None:
+    """A step: blocks of states, the last of which may have fewer vectors.
+
+    Every other step goes from the last block to the first, so that a cache that cannot hold all of R has the part that
+    the step before it read last.
+    """
     gates, some = GATES[spec.kind], spec.block * kind.bytes
     part = w.states * (gates * some)
+
+    def last_block() -> None:
+        _states(k, spec, kind, at, at.weights + w.blocks * part, w.blocks * some, spec.rest, w)
+
+    with k.when(is_back):
+        last_block()
     with k.loop(0, w.blocks) as each:
-        _states(k, spec, kind, at, at.weights + each.index * part, each.index * some, spec.block, w)
-    _states(k, spec, kind, at, at.weights + w.blocks * part, w.blocks * some, spec.rest, w)
+        block = k.select(is_back, w.blocks - 1 - each.index, each.index)
+        _states(k, spec, kind, at, at.weights + block * part, block * some, spec.block, w)
+    with k.when(is_back.equals(0)):
+        last_block()
 
 
 def _states(k: Module, spec: Cell, kind: Type, at: _Places, weights: Buffer, first: Value, count: int,

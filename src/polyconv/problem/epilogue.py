@@ -16,7 +16,7 @@ from polyconv.dataclass import dataclass
 from polyconv.errors import ArgumentError
 from polyconv.names import advice
 
-__all__ = ["ACTIVATIONS", "Activation", "ActivationRow", "activation"]
+__all__ = ["ACTIVATIONS", "WITH_AFFINE", "Activation", "ActivationRow", "activation"]
 
 Values = NDArray[Any]
 
@@ -107,7 +107,12 @@ ACTIVATIONS: dict[str, ActivationRow] = {
     "Mish": ActivationRow((), (), False, _mish, 1.1),
     "Gelu": ActivationRow((), (), False, _gelu, 1.13),
     "Elu": ActivationRow(("alpha",), (1.0,), False, _elu, 1.0),
+    "ReluAffine": ActivationRow(("alpha", "beta"), None, False, lambda v, a, b: a * _relu(v) + b, 1.0),
+    "HardSwishAffine": ActivationRow(("alpha", "beta"), None, False, lambda v, a, b: a * _hard_swish(v) + b, 1.5),
 }
+
+WITH_AFFINE = {"Relu": "ReluAffine", "HardSwish": "HardSwishAffine"}
+"""Activation f to ``alpha f(v) + beta``: networks learn a scale and a shift behind these (PP-LCNetV3, PP-HGNetV2)."""
 
 
 @dataclass(frozen=True, slots=True)
