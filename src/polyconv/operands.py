@@ -140,8 +140,14 @@ def _heaviest(p: Problem, w: Array, zero: Array) -> int:
     products = p.c // p.groups * math.prod(p.k)
     if products * 128 * 255 < _LIGHT:
         return products * 128
-    sizes = np.abs(outputs_first(p, w) - zero.reshape(-1, *(1,) * (w.ndim - 1)))
-    return int(sizes.reshape(p.m, -1).sum(axis=1, dtype=np.int64).max(initial=0))
+    rows, zeros = outputs_first(p, w).reshape(p.m, -1), np.broadcast_to(zero, (p.m,)).reshape(-1, 1)
+    some = max(1, _AT_ONCE // max(1, rows.shape[1]))  # not the whole: as numbers of 16 bits it is far larger
+    parts = (np.abs(rows[at : at + some] - zeros[at : at + some]) for at in range(0, p.m, some))
+    return max((int(part.sum(axis=1, dtype=np.int64).max(initial=0)) for part in parts), default=0)
+
+
+_AT_ONCE = 1 << 18
+"""Weights whose sizes are found together."""
 
 
 def check_weights(p: Problem, w: Array, bias: Array | None) -> None:
