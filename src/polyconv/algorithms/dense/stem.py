@@ -28,7 +28,7 @@ from polyconv.kernels.layout import Move
 from polyconv.kernels.record import altered, counted_words, filled, words
 from polyconv.kernels.tile import ROW_WORDS
 from polyconv.lowering.bands import bands_table
-from polyconv.lowering.boxes import ahead_words, asks_ahead, boxed_words, boxes, near_equal
+from polyconv.lowering.boxes import ahead_words, asks_ahead, boxed_words, boxes, near_equal, thread_parts
 from polyconv.lowering.moves import along_out, move_in_address, move_out_address
 from polyconv.lowering.panel import header_bytes
 from polyconv.lowering.program import Program, Request, epilogue_tables, one_step
@@ -66,6 +66,10 @@ _LINE_CYCLES = 45.0
 
 _SQUARE = 8
 """Channels from which transposing squares of vectors is cheaper than merging planes."""
+
+_KEPT, _REPEATED = 1 / 2, 0.05
+"""Share of a second-level cache in which weights stay from box to box; and what threads that share a box do anew, as a
+share of the box."""
 
 _LONGEST_ROW = 1024
 """Most outputs of a row of a box."""
@@ -126,7 +130,9 @@ class StemForm(Form):
         (sweep,) = sweeps(s.problem)
         box = boxes(_largest(s, sweep), lambda box: _sizes(s, sweep, box).workspace,
                     s.budget(round(_PANEL * s.profile.numbers["l2.bytes"])))  # fmt: skip
-        return cls(s, sweep, _sizes(s, sweep, box))
+        found, items = _sizes(s, sweep, box), (s.problem.n or 0) * s.problem.groups
+        parts = thread_parts(s.threads, items * found.boxes(sweep), found.blocks.count, _REPEATED)
+        return cls(s, sweep, replace(found, splits=parts))
 
     @property
     def scheme(self) -> str:
@@ -154,7 +160,7 @@ class StemForm(Form):
         missed = lines_of_row * sizes.line_bytes / rate if misses else 0.0
         per_run = _PLANE_RUN if planes else _MANY_RUN if lines_of_row > _STREAMS else _RUN
         starting = _START + per_run * _runs_of_tile(s, sweep)
-        products, moves, entries = 0.0, 0.0, group_in * math.prod(axis.taps for axis in sweep)
+        products, moves, entries = 0.0, 0.0, _entries(s, sweep)
         for vectors, count in ((sizes.blocks.vectors, sizes.blocks.count - 1), (sizes.blocks.last_vectors, 1)):
             tiles = near_equal(sizes.box[-1], run_tiles(s.target, arith_of(s))[vectors])
             each = [tile_cycles(s.rates(arith_of(s)), n, vectors) for _, n in tiles]
@@ -193,10 +199,14 @@ class StemForm(Form):
 
 
 def _largest(s: Situation, sweep: Sweep) -> tuple[int, ...]:
-    """The largest box that is considered: a few items for every thread, as many for each."""
+    """The largest box that is considered: a few items for every thread, as many for each.
+
+    But each box brings all weights: where these are many, threads share the output channels of whole boxes instead.
+    """
     box, items = [*(axis.out for axis in sweep[:-1]), min(sweep[-1].out, _LONGEST_ROW)], s.problem.groups
     items *= s.problem.n or 0
-    if s.threads > 1 and items < 4 * s.threads:
+    weights = s.problem.m // s.problem.groups * _entries(s, sweep) * arith_of(s).bytes
+    if s.threads > 1 and items < 4 * s.threads and weights <= s.cache("l2", _KEPT):
         parts = -(-4 * s.threads // max(1, items))
         axis = 0 if len(box) == 1 or box[0] >= parts else len(box) - 2
         extent = max(1, box[axis])
@@ -205,11 +215,16 @@ def _largest(s: Situation, sweep: Sweep) -> tuple[int, ...]:
     return tuple(box)
 
 
+def _entries(s: Situation, sweep: Sweep) -> int:
+    """Products of an output."""
+    return s.problem.c // s.problem.groups * math.prod(axis.taps for axis in sweep)
+
+
 def _sizes(s: Situation, sweep: Sweep, box: tuple[int, ...]) -> Sizes:
     p, arith, last = s.problem, arith_of(s), sweep[-1]
     group_in, most = p.c // p.groups, max(run_tiles(s.target, arith))
     total = max(1, -(-(p.m // p.groups) // lanes(s.target, arith)))
-    weights = group_in * math.prod(axis.taps for axis in sweep) * min(most, total) * s.target.vector_bytes
+    weights = _entries(s, sweep) * min(most, total) * s.target.vector_bytes
     if weights > s.cache("l1", _NEAR):
         most = min(most, _FAR_VECTORS)
     blocks = blocks_of(s, arith, -(-total // -(-total // most)))
@@ -236,7 +251,7 @@ def _words(r: Request, sweep: Sweep, sizes: Sizes) -> tuple[DirectWords, int]:
     tiles = walk_tables(r, sweep, sizes, run_tiles(r.target, arith).__getitem__, fused=fused,
                         asked=int(asks_ahead(ahead)), in_place=in_place)  # fmt: skip
     blocks = block_words(r, sweep, sizes, 1 if by_planes(r.situation) else max(ROW_WORDS, group_in))
-    common, items = boxed_words(r, sweep, sizes.box, held, panel=header)
+    common, items = boxed_words(r, sweep, sizes.box, held, sizes.splits, panel=header)
     common = altered(common, step=1) if held[-1].runs else altered(common, step=1, line_count=0)
     steps = sizes.chunk_steps(p, arith, sweep)
     return DirectWords(

@@ -17,11 +17,15 @@ from polyconv.algorithms.winograd.boxes import Boxes, sizes
 from polyconv.algorithms.winograd.cost import cycles, is_stacked
 from polyconv.algorithms.winograd.tiles import cuts, halves
 from polyconv.lowering.situation import Situation
+from polyconv.lowering.traffic import is_slow_beyond
 
 __all__ = ["shared"]
 
 _WORTH_CUTTING = 0.95
 """Boxes are cut for threads where the busiest one then takes less than this share of its cycles."""
+_AGAIN = 3.0
+"""How much longer than predicted inputs take that each item of a box transforms anew, where the last cache is slow: ten
+layers on two threads of an Emerald Rapids, each by all boxes and items."""
 _COUNTED_ITEMS = 64
 """Of so many items a thread it is found out which thread takes which; of more, how they come out is estimated."""
 
@@ -37,7 +41,17 @@ def _shared(s: Situation, boxes: Boxes) -> tuple[Boxes, int]:
     splits = sorted({-(-blocks // -(-blocks // n)) for n in range(1, 2 * s.threads + 1)})
     loads = [(load, some, n) for some in _finer(whole) for load, n in zip(_loads(some, splits), splits, strict=True)]
     least, found, n = min(loads, key=lambda choice: choice[0])
-    return (found, n) if least < _WORTH_CUTTING * loads[0][0] else loads[0][1:]
+    return (_in_groups(found, n), n) if least < _WORTH_CUTTING * loads[0][0] else loads[0][1:]
+
+
+def _in_groups(b: Boxes, splits: int) -> Boxes:
+    """Boxes that hold so many blocks of sums together that no two items of a box have some of the same.
+
+    Weights stream in by these groups: of a shared one every item would fetch all.
+    """
+    share = -(-b.case.blocks // splits)
+    together = next(most for most in range(min(share, b.together), 0, -1) if share % most == 0)
+    return b if together == b.together else sizes(b.case, b.rows, b.columns, b.outer, together)
 
 
 def _finer(boxes: Boxes) -> list[Boxes]:
@@ -63,12 +77,12 @@ def _loads(b: Boxes, splits: Sequence[int]) -> list[float]:
     cut += [[rows.tiles for rows in b.rows.boxes], [columns.tiles for columns in b.columns.boxes]]
     tiles = [math.prod(sizes) for sizes in itertools.product(*cut)]
     times = s.problem.groups * (1 if is_stacked(s.problem, b.case.sweep) else s.problem.n or 0)
-    of_tiles = 1 / max(1, sum(tiles) * times)
+    of_tiles, again = 1 / max(1, sum(tiles) * times), _AGAIN if is_slow_beyond(s.profile) else 1.0
     found = []
     for n in splits:
-        share = -(-blocks // n)
+        share, inputs = -(-blocks // n), terms["inputs"] * (again if n > 1 else 1.0)
         parts = [min(share, blocks - first) / blocks for first in range(0, blocks, share)]
-        of_items = [terms["inputs"] + (terms["products"] + terms["outputs"]) * part for part in parts]
+        of_items = [inputs + (terms["products"] + terms["outputs"]) * part for part in parts]
         if len(tiles) * n * times > _COUNTED_ITEMS * s.threads:
             found.append(sum(of_items) / s.threads + max(tiles) * max(of_items) * of_tiles / 2)
             continue
