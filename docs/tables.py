@@ -73,11 +73,11 @@ def _operators(name: str) -> Iterator[str]:
         rows = getattr(factory, "rows", None)
         if rows is None:  # a table or a function of the module
             continue
-        newest = next(iter(rows.values()))
+        newest = rows[0]
         yield f"### {name}.{factory.name}\n"
-        versions = ", ".join(str(version) for version in sorted(rows))
+        versions = ", ".join(str(version) for version in sorted({row.version for row in rows}))
         inputs = ", ".join(f"[{i.name}]" if i.optional else i.name for i in newest.inputs)
-        domains = " and ".join(sorted({f"`{row.domain}`" if row.domain else "main" for row in rows.values()}))
+        domains = " and ".join(sorted({f"`{row.domain}`" if row.domain else "main" for row in rows}))
         yield f"Domain {domains}; versions {versions}; inputs {inputs} (those in brackets may be left out).\n"
         defaults = {key: "" if a.default is None else f"`{a.default!r}`" for key, a in newest.attributes.items()}
         yield from _table("attribute | default", ((f"`{key}`", words) for key, words in defaults.items()))

@@ -93,7 +93,8 @@ def _leave_to_hosts(nodes: Sequence[Node], asked: dict[Node, Taken | str]) -> No
 
 
 _TYPE_OF = {
-    "QuantizeLinear": 2, "DequantizeLinear": 1, "QLinearConv": 7, "QLinearMatMul": 7,
+    "QuantizeLinear": 2, "DequantizeLinear": 1, "QLinearConv": 7, "QLinearConvTranspose": 7,
+    "QLinearMatMul": 7,
     **dict.fromkeys((
         "Add", "AveragePool", "Clip", "Concat", "Div", "Exp", "Flatten", "GlobalAveragePool", "GlobalMaxPool",
         "HardSigmoid", "HardSwish", "LeakyRelu", "MaxPool", "Mul", "Relu", "Reshape", "Sigmoid", "Slice", "Softmax",
