@@ -73,6 +73,7 @@ def transpose_terms(p: Problem, made: Operands, x: Any, b: int, m: int, o: tuple
     """X[b, c, i] * W[c, m, t] for every input whose scatter position i*s - pb + t*d is this output."""
     per_group, outs = p.c // p.groups, p.m // p.groups
     group = m // outs
+    zx, zw = zero_points(p, made, m)
     for c in range(group * per_group, (group + 1) * per_group):
         for t in itertools.product(*map(range, p.k)):
             for i in itertools.product(*map(range, x.shape[2:])):
@@ -80,7 +81,7 @@ def transpose_terms(p: Problem, made: Operands, x: Any, b: int, m: int, o: tuple
                     ia * s - pad[0] + ta * d == oa
                     for ia, s, pad, ta, d, oa in zip(i, p.s, p.pads, t, p.d, o, strict=True)
                 ):
-                    yield number(x[(b, c, *i)]) * number(made.w[(c, m % outs, *t)])
+                    yield (number(x[(b, c, *i)]) - zx) * (number(made.w[(c, m % outs, *t)]) - zw)
 
 
 def causal_terms(p: Problem, made: Operands, x: Any, b: int, m: int, o: tuple[int, ...]) -> Iterator[Any]:
@@ -125,6 +126,8 @@ ACTIVATIONS = {
     "Clip": lambda v, lo, hi: min(max(v, lo), hi),
     "HardSigmoid": lambda v, a, b: min(max(a * v + b, 0.0), 1.0),
     "HardSwish": lambda v: v * min(max(v / 6 + 0.5, 0.0), 1.0),
+    "ReluAffine": lambda v, a, b: a * max(v, 0.0) + b,
+    "HardSwishAffine": lambda v, a, b: a * (v * min(max(v / 6 + 0.5, 0.0), 1.0)) + b,
     "Sigmoid": lambda v: 1 / (1 + math.exp(-v)),
     "Tanh": math.tanh,
     "Silu": lambda v: v / (1 + math.exp(-v)),

@@ -77,9 +77,10 @@ def requantised(p: Problem, made: Operands, values: np.ndarray) -> list[int]:
 @pytest.mark.parametrize("name", sorted(ROWS))
 def test_activation_formula(name: str) -> None:
     arguments = np.concatenate([np.linspace(-20, 20, 401), [-0.0, 1e-9, -1e-9]])
-    parameters = {"Clip": (-1.5, 4.0), "LeakyRelu": (0.3,), "Elu": (0.7,), "HardSigmoid": (0.3, 0.4)}.get(
-        name, ()
-    )
+    parameters = {
+        "Clip": (-1.5, 4.0), "LeakyRelu": (0.3,), "Elu": (0.7,), "HardSigmoid": (0.3, 0.4),
+        "ReluAffine": (0.7, -0.2), "HardSwishAffine": (-0.6, 0.3),
+    }.get(name, ())  # fmt: skip
     got = Activation(name, parameters)(arguments)
     right = [ACTIVATIONS[name](float(v), *parameters) for v in arguments]
     np.testing.assert_allclose(got, right, rtol=1e-9, atol=1e-13)

@@ -17,6 +17,7 @@ EXAMPLES = {
     "ConvTranspose": ({"group": 2, "output_shape": [10, 10]}, [X, (4, 3, 3, 3), B]),
     "ConvInteger": ({"group": 2, "pads": [1, 1, 0, 0]}, [X, W, (), (6,)]),
     "QLinearConv": ({"group": 2, "kernel_shape": [3, 3]}, [X, *QUANTISED]),
+    "QLinearConvTranspose": ({"group": 2, "strides": [2, 1]}, [X, (), (), (4, 3, 3, 3), (6,), (6,), (), (), B]),
     "DeformConv": ({"group": 2, "offset_group": 2}, [X, W, (2, 36, 7, 6), B, (2, 18, 7, 6)]),
     "CausalConvWithState": ({}, [(2, 4, 9), (4, 1, 3), (4,), (2, 4, 2)]),
     "FusedConv": ({"group": 2}, [X, W, B, (2, 6, 7, 6)]),

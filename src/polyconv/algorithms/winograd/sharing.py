@@ -41,17 +41,7 @@ def _shared(s: Situation, boxes: Boxes) -> tuple[Boxes, int]:
     splits = sorted({-(-blocks // -(-blocks // n)) for n in range(1, 2 * s.threads + 1)})
     loads = [(load, some, n) for some in _finer(whole) for load, n in zip(_loads(some, splits), splits, strict=True)]
     least, found, n = min(loads, key=lambda choice: choice[0])
-    return (_in_groups(found, n), n) if least < _WORTH_CUTTING * loads[0][0] else loads[0][1:]
-
-
-def _in_groups(b: Boxes, splits: int) -> Boxes:
-    """Boxes that hold so many blocks of sums together that no two items of a box have some of the same.
-
-    Weights stream in by these groups: of a shared one every item would fetch all.
-    """
-    share = -(-b.case.blocks // splits)
-    together = next(most for most in range(min(share, b.together), 0, -1) if share % most == 0)
-    return b if together == b.together else sizes(b.case, b.rows, b.columns, b.outer, together)
+    return (found, n) if least < _WORTH_CUTTING * loads[0][0] else loads[0][1:]
 
 
 def _finer(boxes: Boxes) -> list[Boxes]:
