@@ -76,7 +76,7 @@ def test_residuals_with_scales(gpu: Libcuda, at: int, types: str) -> None:
 @pytest.mark.parametrize("line", [
     f"conv u8*i8 NHWC n1 c12 i4x5 m21 k3x2 p1 b1 {SCALES}", f"conv u8*i8 NCHW n1 c3 i7x6 m12 k3x3 s2 p1 b1 {SCALES}",
     f"conv u8 NHWC n1 c8 i5x4 m8 k3x3 p1 g8 b1 {SCALES}", "conv u8*i8 NHWC n1 c32 i5x3 m24 k3x2 p1 b1 sx=t sw=c sy=t",
-    "conv_transpose u8*i8 NHWC n1 c8 i5x4 m12 k3x3 s2 p1 g2 b1 zx=t zw=c zy=t sx=t sw=c sy=t",
+    "conv_transpose u8*i8 NHWC n1 c8 i5x8 m12 k3x3 s2 p1 g2 b1 zx=t zw=c zy=t sx=t sw=c sy=t",
 ])  # fmt: skip
 def test_every_form_of_quantised_layers(gpu: Libcuda, line: str) -> None:
     assert check_forms(line, "spread")
