@@ -7,6 +7,10 @@ import pytest
 from making import close, engines, info, onnx_model, random, session
 from onnx import TensorProto, helper
 
+from polyconv.models.activations import with_affine
+from polyconv.models.graph import Node
+from polyconv.problem.epilogue import Activation
+
 node = helper.make_node
 
 
@@ -184,3 +188,13 @@ def test_a_single_number_may_begin_an_activation() -> None:
     made = close(onnx_model(nodes, [info("x", [1, 3, 6, 6])], ["y"], constants), {"x": random(1, 3, 6, 6)})
     [problem] = {str(record.problem) for record in made.nodes if record.op == "Conv"}
     assert "act=HardSigmoid(" in problem
+
+
+def test_operators_of_other_domains_are_no_scales() -> None:
+    """Whoever has a Mul of their own means something else by it."""
+    weights = np.ones((4, 3, 3, 3), np.float32)
+    constants = {"a2": np.ones(1, np.float32)}
+    for domain, found in (("", "ReluAffine"), ("some.one", "Relu")):
+        mul = Node("", "Mul", domain, 14, ("f", "a2"), ("y",), {})
+        activation, further = with_affine(Activation("Relu"), "f", {"f": [mul]}, ["y"], constants, weights)
+        assert (activation.name, further) == (found, [mul] if domain == "" else [])

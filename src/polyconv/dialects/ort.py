@@ -63,7 +63,7 @@ _ACTIVATED: dict[str, Any] = {"activation": text(), "activation_params": floats(
 _CONV = {**onnx.CONV, **_ACTIVATED}
 _TRANSPOSE = {**onnx.CONV_TRANSPOSE, **_ACTIVATED}
 _QLINEAR = {**onnx.CONV, "channels_last": boolean(False)}
-_TURNED = onnx.qlinear_conv_transpose, onnx.QLINEAR, onnx.CONV_TRANSPOSE, onnx.QLINEAR_TYPES
+_QLINEAR_TRANSPOSE = onnx.qlinear_conv_transpose, onnx.QLINEAR, onnx.CONV_TRANSPOSE, onnx.QLINEAR_TYPES
 
 _T, _SHORT = {"T": ("f16", "f32", "f64")}, {"T": ("f16", "f32")}
 
@@ -82,12 +82,12 @@ OPERATORS: dict[tuple[str, str, int], Row] = {
         _nhwc("ConvTranspose", 1, conv_transpose, _XWB, _TRANSPOSE, _T),
         _nhwc("ConvTranspose", 11, conv_transpose, _XWB, _TRANSPOSE, _T),
         _nhwc("QLinearConv", 10, onnx.qlinear_conv, onnx.QLINEAR, onnx.CONV, onnx.QLINEAR_TYPES),
-        _nhwc("QLinearConvTranspose", 1, *_TURNED),
+        _nhwc("QLinearConvTranspose", 1, *_QLINEAR_TRANSPOSE),
         _contrib("FusedConv", 1, conv, _XWBZ, _CONV, _T),
         _contrib("NhwcConv", 1, onnx.conv, _XWB, onnx.CONV, _T, layout="NHWC"),
         _contrib("NhwcFusedConv", 1, conv, _XWBZ, _CONV, _SHORT, layout="NHWC"),
         _contrib("QLinearConv", 1, onnx.qlinear_conv, onnx.QLINEAR, _QLINEAR, onnx.QLINEAR_TYPES),
-        _contrib("QLinearConvTranspose", 1, *_TURNED),
+        _contrib("QLinearConvTranspose", 1, *_QLINEAR_TRANSPOSE),
     )
 }
 """Every operator by domain, name and the version of the operator set that introduced it."""

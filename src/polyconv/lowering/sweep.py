@@ -23,7 +23,7 @@ from polyconv.problem.problem import Problem
 
 __all__ = [
     "Axis", "Family", "Lines", "Sweep", "anywhere", "box_count", "changes", "families", "line_pixels", "lines",
-    "mean_taps", "phases_of", "pieces", "residue_lines", "sweeps", "taps_of", "without_taps",
+    "mean_taps", "phases_of", "pieces", "residue_lines", "sweeps", "taps_of", "terms_of", "without_taps",
 ]  # fmt: skip
 
 
@@ -59,6 +59,11 @@ Sweep = tuple[Axis, ...]
 def box_count(sweep: Sweep, box: Sequence[int]) -> int:
     """Boxes of outputs that a sweep is cut into."""
     return math.prod(-(-axis.out // max(1, b)) for axis, b in zip(sweep, box, strict=True))
+
+
+def terms_of(p: Problem, sweep: Sweep) -> int:
+    """Products of an output's sum."""
+    return p.c // p.groups * math.prod(axis.taps for axis in sweep)
 
 
 def taps_of(sweep: Sweep) -> tuple[tuple[int, int, int], ...]:

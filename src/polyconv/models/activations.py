@@ -14,11 +14,11 @@ from polyconv.models.graph import Array, Node
 from polyconv.models.operators import OPENVINO
 from polyconv.problem.epilogue import WITH_AFFINE, Activation
 
-__all__ = ["activation_of", "with_affine"]
+__all__ = ["activation_of", "is_broadcast", "other_operand", "with_affine"]
 
 
 def with_affine(activation: Activation, value: str, readers: Mapping[str, Sequence[Node]], kept: Collection[str],
-              constants: Mapping[str, Array], weights: Array) -> tuple[Activation, list[Node]]:  # fmt: skip
+                constants: Mapping[str, Array], weights: Array) -> tuple[Activation, list[Node]]:  # fmt: skip
     """``a f(x) + b`` where ``Mul`` and ``Add`` by single numbers follow an activation, as one, and these nodes.
 
     Learned scales and shifts behind activations are exported so.  Either of the two may be missing.
@@ -32,13 +32,15 @@ def with_affine(activation: Activation, value: str, readers: Mapping[str, Sequen
     readers, kept, constants : mapping, collection and mapping
         Who reads a value, the graph's results, and values that are known.
     weights : array
-        Of the convolution: the numbers have their type, and no more axes.
+        Of the convolution: the numbers have their type, and fewer axes.
     """
     further: list[Node] = []
     numbers = {"Mul": 1.0, "Add": 0.0}
-    for op, names in (("Mul", ("Mul", "Multiply")), ("Add", ("Add",))):
+    for op, of_ir in (("Mul", "Multiply"), ("Add", "Add")):
         following = readers.get(value, ())
-        if activation.name not in WITH_AFFINE or value in kept or len(following) != 1 or following[0].op not in names:
+        if activation.name not in WITH_AFFINE or value in kept or len(following) != 1:
+            break
+        if not is_broadcast(following[0], (op,), of_ir):
             continue
         number = _beside(following[0], value, constants, weights)
         if number is not None:
@@ -50,12 +52,25 @@ def with_affine(activation: Activation, value: str, readers: Mapping[str, Sequen
 
 def _beside(node: Node, value: str, constants: Mapping[str, Array], weights: Array) -> float | None:
     """The single number that a node of two operands has beside a value; None if it has none."""
-    others = [name for name in node.inputs if name != value]
-    plain = not node.attributes or (node.domain == OPENVINO and node.attributes.get("auto_broadcast") == "numpy")
-    found = constants.get(others[0]) if len(others) == 1 and len(node.inputs) == 2 and plain else None
+    other = other_operand(node, value)
+    found = None if other is None else constants.get(other)
     if found is None or found.size != 1 or found.dtype != weights.dtype or found.ndim >= weights.ndim:
         return None
     return float(found.reshape(-1)[0])
+
+
+def is_broadcast(node: Node, ops: Collection[str], of_ir: str) -> bool:
+    """Whether a node is an operator of two operands that are broadcast as NumPy's, by ONNX's names and by an IR's."""
+    if node.domain == OPENVINO:
+        return node.op == of_ir and node.attributes.get("auto_broadcast", "numpy") == "numpy"
+    # Before opset 7 attributes told how to broadcast; without them the shapes are equal.
+    return node.domain == "" and node.op in ops and len(node.inputs) == 2 and not node.attributes
+
+
+def other_operand(node: Node, value: str) -> str | None:
+    """The other of two operands; None if both are ``value``."""
+    others = [name for name in node.inputs if name != value]
+    return others[0] if len(others) == 1 else None
 
 
 def _scalar(constants: Mapping[str, Array], name: str, default: float | None) -> float | None:

@@ -22,7 +22,7 @@ import numpy as np
 from polyconv.dataclass import dataclass
 from polyconv.dtypes import DTYPES, of_array
 from polyconv.errors import DtypeError, Error
-from polyconv.models.activations import activation_of, with_affine
+from polyconv.models.activations import activation_of, is_broadcast, other_operand, with_affine
 from polyconv.models.fuse_bytes import ROLES, ByteSum, byte_sum
 from polyconv.models.graph import Array, Node, Value, along, consumers, live
 from polyconv.models.operators import (
@@ -136,8 +136,8 @@ def fuse(
             swaps[last] = chain.ready()
             gone.update((node, *chain.absorbed))
     after = tuple(swaps[n][0] if n in swaps else n for n in nodes if n in swaps or n not in gone)
-    read = live(after, kept)
-    return Fused(tuple(read), dict(swaps.values()), made, tuple(node for node in after if node not in set(read)))
+    read = dict.fromkeys(live(after, kept))
+    return Fused(tuple(read), dict(swaps.values()), made, tuple(node for node in after if node not in read))
 
 
 def _with_byte_sum(node: Node, found: ByteSum) -> tuple[Node, Epilogue]:
@@ -232,23 +232,14 @@ def _is_exact(activation: Activation, dtype: str | None) -> bool:
 
 
 def _is_add(node: Node) -> bool:
-    if node.domain == OPENVINO:
-        return node.op == "Add" and node.attributes.get("auto_broadcast", "numpy") == "numpy"
-    # Before opset 7 attributes told how to broadcast; without them the shapes are equal.
-    return node.domain == "" and node.op in ("Add", "Sum") and len(node.inputs) == 2 and not node.attributes
-
-
-def _other(node: Node, value: str) -> str | None:
-    """The other operand of an Add; None if both are ``value``."""
-    others = [name for name in node.inputs if name != value]
-    return others[0] if len(others) == 1 else None
+    return is_broadcast(node, ("Add", "Sum"), "Add")
 
 
 def _add_bias(
     chain: _Chain, node: Node, dtype: str | None, constants: Mapping[str, Array], made: dict[str, Array]
 ) -> bool:
     """``Add(conv, constant per channel)`` -> bias; changes ``chain`` and ``made`` if it can."""
-    other = _other(node, chain.value)
+    other = other_operand(node, chain.value)
     if not _is_add(node) or chain.roles or other is None or other not in constants or dtype is None:
         return False
     if not (_is_wide(dtype) or chain.node.domain == OPENVINO or not DTYPES[dtype].is_float):
@@ -287,7 +278,7 @@ def _per_channel(added: Array, node: Node, constants: Mapping[str, Array]) -> Ar
 
 def _add_residual(chain: _Chain, node: Node, dtype: str | None, constants: Collection[str]) -> bool:
     """``Add(conv, value)`` -> residual, to be proven of one shape; changes ``chain`` if it can."""
-    other = _other(node, chain.value)
+    other = other_operand(node, chain.value)
     row = row_of(chain.node)
     if not _is_add(node) or other is None or other in constants or "residual" in chain.roles or dtype is None:
         return False

@@ -93,7 +93,7 @@ def of_bytes(conv: Layer, makers: Mapping[str, Node]) -> tuple[tuple[Node, Node]
         return None
     name, op = conv.node.outputs[0], CONVOLUTIONS[conv.node.op]
     parts = {f"{role} of {name}": a for role, a in zip(("bytes", "scales", "zeros"), weights, strict=True)}
-    real, axis = f"real weights of {name}", {"axis": int(op != "Conv")} if weights[1].size > 1 else {}
+    real, axis = f"real weights of {name}", {"axis": int(_is_transposed(conv))} if weights[1].size > 1 else {}
     if weights[1].size == 1:
         parts = {name: a.reshape(()) if a.size == 1 and a is not weights[0] else a for name, a in parts.items()}
     made = Node("", "DequantizeLinear", "", 13, tuple(parts), (real,), axis)
@@ -101,9 +101,13 @@ def of_bytes(conv: Layer, makers: Mapping[str, Node]) -> tuple[tuple[Node, Node]
     return (made, Node(conv.node.name, op, "", 13, inputs, (name,), attributes, stands_for=(conv.node,))), parts
 
 
+def _is_transposed(conv: Layer) -> bool:
+    return CONVOLUTIONS[conv.node.op] == "ConvTranspose"
+
+
 def _attributes(conv: Layer) -> dict[str, object] | None:
     """Those of ONNX's Conv or ConvTranspose; None where padding is of another kind."""
-    auto, is_transposed = AUTO_PADS.get(conv.text("auto_pad", "explicit")), CONVOLUTIONS[conv.node.op] != "Conv"
+    auto, is_transposed = AUTO_PADS.get(conv.text("auto_pad", "explicit")), _is_transposed(conv)
     if auto is None or (is_transposed and auto != "NOTSET"):
         return None
     found: dict[str, object] = {"strides": conv.numbers("strides"), "dilations": conv.numbers("dilations")}
@@ -133,17 +137,17 @@ def _weights(conv: Layer, makers: Mapping[str, Node]) -> tuple[Array, Array, Arr
     if found is None or not dims or found[0].size != math.prod(dims):
         return None
     integers, scale, zero = found
-    grouped, is_transposed = conv.node.op.startswith("Group"), CONVOLUTIONS[conv.node.op] != "Conv"
-    if is_transposed:
+    grouped = conv.node.op.startswith("Group")
+    first = dims[0] * (dims[1] if grouped else 1)
+    if _is_transposed(conv):
         fits = [a.size == 1 or (not grouped and _is_along(a, integers, dims)) for a in (scale, zero)]
     else:
-        fits = [_is_by_output(a, integers, dims[0] * (dims[1] if grouped else 1)) for a in (scale, zero)]
+        fits = [_is_by_output(a, integers, first) for a in (scale, zero)]
     if not all(fits):
         return None
     whole = np.broadcast_to(zero.reshape(-1), scale.size if zero.size == 1 else zero.size).astype(integers.dtype)
     if (whole != zero.reshape(-1)).any() or whole.size != scale.size:
         return None
-    first = dims[0] * (dims[1] if grouped else 1)
     return integers.reshape(first, -1, *dims[2 + grouped :]), scale.reshape(-1), whole
 
 

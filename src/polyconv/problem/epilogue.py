@@ -16,7 +16,7 @@ from polyconv.dataclass import dataclass
 from polyconv.errors import ArgumentError
 from polyconv.names import advice
 
-__all__ = ["ACTIVATIONS", "WITH_AFFINE", "Activation", "ActivationRow", "activation"]
+__all__ = ["ACTIVATIONS", "WITHOUT_AFFINE", "WITH_AFFINE", "Activation", "ActivationRow", "activation"]
 
 Values = NDArray[Any]
 
@@ -113,6 +113,8 @@ ACTIVATIONS: dict[str, ActivationRow] = {
 
 WITH_AFFINE = {"Relu": "ReluAffine", "HardSwish": "HardSwishAffine"}
 """Activation f to ``alpha f(v) + beta``: networks learn a scale and a shift behind these (PP-LCNetV3, PP-HGNetV2)."""
+WITHOUT_AFFINE = {affine: name for name, affine in WITH_AFFINE.items()}
+"""And back."""
 
 
 @dataclass(frozen=True, slots=True)

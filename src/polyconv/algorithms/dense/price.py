@@ -25,7 +25,7 @@ from polyconv.lowering.bands import Bands, bands, share_met
 from polyconv.lowering.boxes import near_equal_sizes
 from polyconv.lowering.moves import is_apart
 from polyconv.lowering.situation import Situation
-from polyconv.lowering.sweep import Axis, Sweep
+from polyconv.lowering.sweep import Axis, Sweep, terms_of
 from polyconv.lowering.tiles import is_fusible, tile_cycles
 from polyconv.lowering.traffic import apart_cycles, far_cycles, planes_collide, streamed_cycles
 from polyconv.target import Target
@@ -107,7 +107,7 @@ def is_fused(s: Situation, arith: Arithmetic, sweep: Sweep, sizes: Sizes) -> boo
     """
     p = s.problem
     fusible = p.layout == "NHWC" and sizes.chunks == 1 and arith.channels == 1 and is_fusible(p)
-    steps, last = p.c // p.groups * math.prod(axis.taps for axis in sweep), sweep[-1]
+    steps, last = terms_of(p, sweep), sweep[-1]
     saved = steps / s.rates(arith).multiply_adds * _share_missed(last) if last.out > _WAITING_ROWS else 0.0
     return fusible and not sizes.flat and saved < _FUSED_CYCLES
 

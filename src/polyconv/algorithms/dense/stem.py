@@ -33,7 +33,7 @@ from polyconv.lowering.moves import along_out, move_in_address, move_out_address
 from polyconv.lowering.panel import header_bytes
 from polyconv.lowering.program import Program, Request, epilogue_tables, one_step
 from polyconv.lowering.situation import Situation, arith_of, image_bytes
-from polyconv.lowering.sweep import Lines, Sweep, lines, mean_taps, sweeps
+from polyconv.lowering.sweep import Lines, Sweep, lines, mean_taps, sweeps, terms_of
 from polyconv.lowering.tiles import is_fusible, tile_cycles
 from polyconv.lowering.traffic import far_cycles, planes_collide, streamed_cycles
 from polyconv.problem.problem import Problem
@@ -160,7 +160,7 @@ class StemForm(Form):
         missed = lines_of_row * sizes.line_bytes / rate if misses else 0.0
         per_run = _PLANE_RUN if planes else _MANY_RUN if lines_of_row > _STREAMS else _RUN
         starting = _START + per_run * _runs_of_tile(s, sweep)
-        products, moves, entries = 0.0, 0.0, _entries(s, sweep)
+        products, moves, entries = 0.0, 0.0, terms_of(s.problem, sweep)
         for vectors, count in ((sizes.blocks.vectors, sizes.blocks.count - 1), (sizes.blocks.last_vectors, 1)):
             tiles = near_equal(sizes.box[-1], run_tiles(s.target, arith_of(s))[vectors])
             each = [tile_cycles(s.rates(arith_of(s)), n, vectors) for _, n in tiles]
@@ -205,7 +205,7 @@ def _largest(s: Situation, sweep: Sweep) -> tuple[int, ...]:
     """
     box, items = [*(axis.out for axis in sweep[:-1]), min(sweep[-1].out, _LONGEST_ROW)], s.problem.groups
     items *= s.problem.n or 0
-    weights = s.problem.m // s.problem.groups * _entries(s, sweep) * arith_of(s).bytes
+    weights = s.problem.m // s.problem.groups * terms_of(s.problem, sweep) * arith_of(s).bytes
     if s.threads > 1 and items < 4 * s.threads and weights <= s.cache("l2", _KEPT):
         parts = -(-4 * s.threads // max(1, items))
         axis = 0 if len(box) == 1 or box[0] >= parts else len(box) - 2
@@ -215,16 +215,11 @@ def _largest(s: Situation, sweep: Sweep) -> tuple[int, ...]:
     return tuple(box)
 
 
-def _entries(s: Situation, sweep: Sweep) -> int:
-    """Products of an output."""
-    return s.problem.c // s.problem.groups * math.prod(axis.taps for axis in sweep)
-
-
 def _sizes(s: Situation, sweep: Sweep, box: tuple[int, ...]) -> Sizes:
     p, arith, last = s.problem, arith_of(s), sweep[-1]
     group_in, most = p.c // p.groups, max(run_tiles(s.target, arith))
     total = max(1, -(-(p.m // p.groups) // lanes(s.target, arith)))
-    weights = _entries(s, sweep) * min(most, total) * s.target.vector_bytes
+    weights = terms_of(s.problem, sweep) * min(most, total) * s.target.vector_bytes
     if weights > s.cache("l1", _NEAR):
         most = min(most, _FAR_VECTORS)
     blocks = blocks_of(s, arith, -(-total // -(-total // most)))

@@ -30,7 +30,6 @@ from polyconv.algorithms.product.pointwise_cut import (
     cost_of,
     cut_of,
     cuts_of,
-    entries_of,
     is_copied,
     is_far,
     is_listed,
@@ -47,7 +46,7 @@ from polyconv.lowering.moves import along_out
 from polyconv.lowering.panel import Driver, header_bytes
 from polyconv.lowering.program import Operand, Program, Request, Step, address_of, program_of
 from polyconv.lowering.situation import Situation, arith_of, image_bytes
-from polyconv.lowering.sweep import Sweep, box_count, sweeps, taps_of
+from polyconv.lowering.sweep import Sweep, box_count, sweeps, taps_of, terms_of
 from polyconv.lowering.tiles import is_fusible
 from polyconv.problem.problem import Problem
 
@@ -112,7 +111,7 @@ class PointwiseForm(Form):
     def workspace(self) -> int:
         """Bytes a thread needs: the header, the sums of a set of outputs for a row of the box, and pixels of a tile."""
         cuts = [cut for _, cuts in self.families for cut in cuts]
-        panels = [panel_bytes(self.s, cut.outputs, entries_of(self.s.problem, cut.axes)) for cut in cuts]
+        panels = [panel_bytes(self.s, cut.outputs, terms_of(self.s.problem, cut.axes)) for cut in cuts]
         return beside_bytes(self.s.problem) + max(panels, default=0)
 
     def cost(self) -> dict[str, float]:
@@ -141,7 +140,7 @@ def _step(given: Request, alike: _Alike, expected: Cut, keep: list[Any]) -> Step
     places = _places(given, alike, expected.phases)
     cut = _as_it_lies(r, axes, expected, places)
     outputs, listed, lane = cut.outputs, is_listed(alike[0]), lanes(r.target, arith)
-    pixels, entries, pixel_bytes = outputs.pixels, entries_of(p, alike[0]), axes[-1].stride * r.x.spatial[-1]
+    pixels, entries, pixel_bytes = outputs.pixels, terms_of(p, alike[0]), axes[-1].stride * r.x.spatial[-1]
     copied = panel_bytes(s, outputs, entries)
     name = f"pointwise {outputs.kind if copied else 'pixels' if pixels else 'listed' if listed else 'channels'}"
     make = panel_driver if copied else partial(driver, pixels=pixels, listed=listed)
@@ -211,7 +210,7 @@ def _written_ahead(s: Situation, cut: Cut) -> int:
     """How many tiles early results are asked for: those that memory holds, not in parts where channels lie together."""
     p = s.problem
     several = p.layout == "NHWC" and (len(cut.outputs.sets) > 1 or cut.outputs.part[1] < p.m // p.groups)
-    entries = max(1, entries_of(p, cut.axes))
+    entries = max(1, terms_of(p, cut.axes))
     near = (p.n or 0) * sum(image_bytes(p)) <= s.cache("l3", 1 / 2)
     if near or several or cut.times * cut.phases > 1 or entries > 2 * _EARLY_ENTRIES:
         return 0

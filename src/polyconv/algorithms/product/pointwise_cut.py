@@ -22,7 +22,7 @@ from polyconv.kernels.convert import LLVM_NAMES
 from polyconv.kernels.isa import channel_tile, lanes, pixel_tiles, square_tile
 from polyconv.lowering.boxes import boxes, near_equal_sizes
 from polyconv.lowering.situation import Situation, arith_of, image_bytes
-from polyconv.lowering.sweep import Axis, Sweep, box_count
+from polyconv.lowering.sweep import Axis, Sweep, box_count, terms_of
 from polyconv.lowering.tiles import is_fusible, tile_cycles
 from polyconv.lowering.traffic import (
     apart_cycles,
@@ -35,7 +35,7 @@ from polyconv.lowering.traffic import (
 from polyconv.problem.problem import Problem
 
 __all__ = [
-    "Cut", "beside_bytes", "cost_of", "cut_of", "cuts_of", "entries_of", "is_copied", "is_far", "is_listed",
+    "Cut", "beside_bytes", "cost_of", "cut_of", "cuts_of", "is_copied", "is_far", "is_listed",
     "is_readable", "panel_bytes",
 ]  # fmt: skip
 
@@ -100,11 +100,6 @@ class Cut:
 def is_listed(sweep: Sweep) -> bool:
     """Whether a list says where the entries of a window lie."""
     return any(axis.taps > 1 for axis in sweep)
-
-
-def entries_of(p: Problem, sweep: Sweep) -> int:
-    """Entries of an output's sum."""
-    return p.c // p.groups * math.prod(axis.taps for axis in sweep)
 
 
 def cuts_of(s: Situation, alike: Sequence[Sweep]) -> tuple[Cut, ...]:
@@ -190,7 +185,7 @@ def cut_of(s: Situation, axes: Sweep, sweep_count: int, kind: str, phases: int, 
     p, arith = s.problem, arith_of(s)
     lane, outputs = lanes(s.target, arith), cut_outputs(s, kind, part)
     apart = p.c // p.groups * math.prod(i or 0 for i in p.i) // max(1, math.prod(o or 0 for o in p.out))
-    read = max(p.c // p.groups, min(entries_of(p, axes), apart)) * arith.bytes  # for a pixel of many
+    read = max(p.c // p.groups, min(terms_of(p, axes), apart)) * arith.bytes  # for a pixel of many
     tall = outputs.tall(lane)
     if outputs.pixels:  # a whole number of the tiles that most outputs take
         least = lane if kind == "square" else lane * pixel_tiles(s.target, arith)[tall]
@@ -240,11 +235,11 @@ def cost_of(s: Situation, cut: Cut) -> tuple[float, float]:
         cycles, leaving = _ROW_COST[cut.outputs.kind](s, cut, outputs)
         products, moves = products + times * cycles, moves + times * leaving
     if cut.outputs.kind == "panel":
-        moves += sum(each * entries_of(p, cut.axes) * (_COPIED + 2 * n) for n, each in _tiles_of_row(s, cut))
+        moves += sum(each * terms_of(p, cut.axes) * (_COPIED + 2 * n) for n, each in _tiles_of_row(s, cut))
     batch, far = (p.n or 0) * p.groups, 0.0
     if not is_far(s, cut.axes):
         if p.layout == "NHWC":
-            far = far_cycles(s, math.prod(axis.out for axis in cut.axes) * entries_of(p, cut.axes) * arith_of(s).bytes)
+            far = far_cycles(s, math.prod(axis.out for axis in cut.axes) * terms_of(p, cut.axes) * arith_of(s).bytes)
         else:
             far = waiting_cycles(s, image_bytes(p)[0], apart=True)
         far *= _LISTED_LATE if is_listed(cut.axes) else 1.0
@@ -259,7 +254,7 @@ def _square_row(s: Situation, cut: Cut, outputs: int) -> tuple[float, float]:
     """Cycles of products and of the way out for a set of outputs and a row of a box, by squares."""
     lane, out = lanes(s.target, arith_of(s)), cut.axes[-1].out
     vectors = math.ceil(out / lane) / -(-out // cut.box[-1])  # boxes but the last of a row hold whole ones
-    channels = -(-entries_of(s.problem, cut.axes) // lane) * lane
+    channels = -(-terms_of(s.problem, cut.axes) // lane) * lane
     each = square_cycles(outputs) * s.rates(arith_of(s)).slower
     return vectors * (each * channels + 15), vectors * (4.0 if s.problem.m == 1 else lane)
 
@@ -271,7 +266,7 @@ def _pixel_row(s: Situation, cut: Cut, outputs: int) -> tuple[float, float]:
     plane = math.prod(i or 0 for i in p.i) * arith.bytes
     leaving = vectors * outputs * (leaving_cycles(p) + apart_cycles(s, cut.axes[-1]))
     leaving += _ROW * (len(cut.axes) > 1) if is_fusible(p) and cut.axes[-1].out_step == 1 else 300.0  # a row is moved
-    return pixel_cycles(s, arith, outputs, entries_of(p, cut.axes), vectors, plane), leaving
+    return pixel_cycles(s, arith, outputs, terms_of(p, cut.axes), vectors, plane), leaving
 
 
 def _tiles_of_row(s: Situation, cut: Cut) -> list[tuple[int, int]]:
@@ -283,7 +278,7 @@ def _tiles_of_row(s: Situation, cut: Cut) -> list[tuple[int, int]]:
 
 def _panel_row(s: Situation, cut: Cut, outputs: int) -> tuple[float, float]:
     """The same where pixels of a tile are copied to lie together."""
-    p, rates, entries = s.problem, s.rates(arith_of(s)), entries_of(s.problem, cut.axes)
+    p, rates, entries = s.problem, s.rates(arith_of(s)), terms_of(s.problem, cut.axes)
     products = leaving = 0.0
     for n, each in _tiles_of_row(s, cut):
         products += each * (tile_cycles(rates, outputs, n) * entries + _TURN)
@@ -295,7 +290,7 @@ def _panel_row(s: Situation, cut: Cut, outputs: int) -> tuple[float, float]:
 def _channel_row(s: Situation, cut: Cut, outputs: int) -> tuple[float, float]:
     """The same where lanes are output channels."""
     p, arith, last, listed = s.problem, arith_of(s), cut.axes[-1], is_listed(cut.axes)
-    rates, lane, entries = s.rates(arith), lanes(s.target, arith), entries_of(s.problem, cut.axes)
+    rates, lane, entries = s.rates(arith), lanes(s.target, arith), terms_of(s.problem, cut.axes)
     used, width = -(-outputs // lane), last.out / -(-last.out // cut.box[-1])
     pixel_bytes = p.c * arith.bytes * last.stride if p.layout == "NHWC" else arith.bytes
     across = p.layout == "NCHW" and p.m > 1

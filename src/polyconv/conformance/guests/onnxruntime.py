@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from polyconv.conformance.operands import Operands
-from polyconv.problem.epilogue import WITH_AFFINE
+from polyconv.problem.epilogue import WITHOUT_AFFINE
 from polyconv.problem.extents import effective_kernel
 from polyconv.problem.problem import Problem
 from polyconv.problem.quantisation import QUANTITIES
@@ -145,9 +145,6 @@ def quantities(p: Problem, made: Operands) -> dict[str, Array]:
     return found | {name: np.asarray(a) for name, a in made.quantities.items()}
 
 
-_OF_AFFINE = {affine: name for name, affine in WITH_AFFINE.items()}
-
-
 def activation(p: Problem, source: str, feeds: dict[str, Array]) -> list[Any]:
     """Nodes that apply the problem's activation to a value; what they need in addition joins the feeds."""
     assert p.activation is not None
@@ -160,10 +157,10 @@ def activation(p: Problem, source: str, feeds: dict[str, Array]) -> list[Any]:
     if name == "Clip":
         feeds |= {f"clip{n}": np.asarray(v, p.y_dtype.numpy) for n, v in enumerate(parameters)}
         return [helper.make_node("Clip", [source, "clip0", "clip1"], ["act"])]
-    if name in _OF_AFFINE:
+    if name in WITHOUT_AFFINE:
         feeds |= {f"affine{n}": np.asarray(v, p.y_dtype.numpy) for n, v in enumerate(parameters)}
         return [
-            helper.make_node(_OF_AFFINE[name], [source], ["plain"]),
+            helper.make_node(WITHOUT_AFFINE[name], [source], ["plain"]),
             helper.make_node("Mul", ["plain", "affine0"], ["scaled"]),
             helper.make_node("Add", ["scaled", "affine1"], ["act"]),
         ]

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from openvino import opset8, opset13
 
 from polyconv.conformance.operands import Operands
-from polyconv.problem.epilogue import WITH_AFFINE
+from polyconv.problem.epilogue import WITHOUT_AFFINE
 from polyconv.problem.problem import Problem
 
 __all__ = ["activation", "as_ir", "convolution", "run_backprop", "run_file", "run_model", "run_problem", "version"]
@@ -159,9 +159,9 @@ def activation(p: Problem, node: Any) -> Any:
     }  # fmt: skip
     if name in simple:
         return simple[name](node)
-    for plain, affine in WITH_AFFINE.items():
-        if name == affine:
-            return opset13.add(opset13.multiply(simple[plain](node), constant(parameters[0])), constant(parameters[1]))
+    if name in WITHOUT_AFFINE:
+        scaled = opset13.multiply(simple[WITHOUT_AFFINE[name]](node), constant(parameters[0]))
+        return opset13.add(scaled, constant(parameters[1]))
     if name == "Silu":
         return opset13.swish(node, constant(1.0))
     if name == "Gelu":

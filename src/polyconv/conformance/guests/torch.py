@@ -16,7 +16,7 @@ import torch.nn.functional as functional
 from numpy.typing import NDArray
 
 from polyconv.conformance.operands import Operands
-from polyconv.problem.epilogue import WITH_AFFINE
+from polyconv.problem.epilogue import WITHOUT_AFFINE
 from polyconv.problem.extents import effective_kernel
 from polyconv.problem.problem import Problem
 
@@ -100,9 +100,8 @@ def activation(p: Problem, y: Any) -> Any:
     }  # fmt: skip
     if name in simple:
         return simple[name](y)
-    for plain, affine in WITH_AFFINE.items():
-        if name == affine:
-            return simple[plain](y) * parameters[0] + parameters[1]
+    if name in WITHOUT_AFFINE:
+        return simple[WITHOUT_AFFINE[name]](y) * parameters[0] + parameters[1]
     if name == "LeakyRelu":
         return functional.leaky_relu(y, parameters[0])
     if name == "Elu":
