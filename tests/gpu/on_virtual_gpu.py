@@ -108,15 +108,15 @@ class _Found(Exception):
     """Carries the forms of a job away before anything is made of them."""
 
 
-def all_forms(line: str, accuracy: str = "fast", like: str = "H100") -> list[Form]:
-    """Forms of a problem whose operands lie without gaps."""
+def all_forms(line: str, accuracy: str = "fast", like: str = "H100", kind: str = "normal") -> list[Form]:
+    """Forms of a problem whose operands lie without gaps and are of a kind: zero points that are all 0 are left out."""
 
     def found(job: Job) -> Form:
         raise _Found(list(forms(job)))
 
     p = Problem.parse(line)
     with virtual_gpu(like), pytest.raises(_Found) as noted:
-        compute(p, **on_device(operands(p, seeded(line), "small"), 0), accuracy=accuracy, form=found)
+        compute(p, **on_device(operands(p, seeded(line), kind), 0), accuracy=accuracy, form=found)
     (every,) = noted.value.args
     return list(every)
 

@@ -31,7 +31,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Libcuda]:
 
 def check_forms(line: str, kind: str = "normal") -> set[str]:
     """Compute a problem by a form of every shape; the algorithms that took it."""
-    found = one_each(all_forms(line))
+    found = one_each(all_forms(line, kind=kind))
     for form in found:
         check(line, exactly(form), kind=kind)
     return {form.algorithm for form in found}
@@ -77,6 +77,7 @@ def test_residuals_with_scales(gpu: Libcuda, at: int, types: str) -> None:
     f"conv u8*i8 NHWC n1 c12 i4x5 m21 k3x2 p1 b1 {SCALES}", f"conv u8*i8 NCHW n1 c3 i7x6 m12 k3x3 s2 p1 b1 {SCALES}",
     f"conv u8 NHWC n1 c8 i5x4 m8 k3x3 p1 g8 b1 {SCALES}", "conv u8*i8 NHWC n1 c32 i5x3 m24 k3x2 p1 b1 sx=t sw=c sy=t",
     "conv_transpose u8*i8 NHWC n1 c8 i5x8 m12 k3x3 s2 p1 g2 b1 zx=t zw=c zy=t sx=t sw=c sy=t",
+    "conv_transpose u8*i8 NHWC n1 c8 i5x4 m12 k3x3 s2 p1 g2 b1 zx=t zw=c zy=t sx=t sw=c sy=t",
 ])  # fmt: skip
 def test_every_form_of_quantised_layers(gpu: Libcuda, line: str) -> None:
     assert check_forms(line, "spread")
@@ -94,7 +95,7 @@ BYTES = [
 @pytest.mark.parametrize("line", BYTES)
 def test_bytes_go_through_tensor_cores(gpu: Libcuda, line: str) -> None:
     """With zero points, too: by every form, whose sums may be shared by blocks."""
-    for form in one_each(all_forms(line), "gemm"):
+    for form in one_each(all_forms(line, kind="spread"), "gemm"):
         gpu.launched.clear()
         check(line, exactly(form), kind="spread")
         assert all("mma.sync" in text for text in gpu.launched if ".entry convolution" in text)
