@@ -5,6 +5,7 @@ To add an algorithm, write its file and add its row.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cache, lru_cache
 from importlib import import_module
@@ -74,6 +75,18 @@ def _lazy(module: str, name: str = "forms") -> Callable[[Situation], Any]:
     return lambda s: found()(s)
 
 
+def _if(suits: Callable[[Situation], bool]) -> Callable[[Situation], float]:
+    """An ``at_least`` that knows nothing but situations without a form."""
+    return lambda s: 0.0 if suits(s) else math.inf
+
+
+_of_pairs = _if(lambda s: s.problem.x_dtype.bits <= 16)
+_of_bytes = _if(lambda s: s.problem.x_dtype.bits == 8)
+_depthwise = _if(lambda s: s.problem.c == s.problem.groups)
+_channels_last = _if(lambda s: s.problem.layout == "NHWC")
+_in_planes = _if(lambda s: s.problem.layout == "NCHW")
+
+
 def _few_registers(target: Target) -> str | None:
     """Why tiles that fill 32 vector registers are not used."""
     return None if target.registers >= 32 else f"needs 32 vector registers, {target.level} has fewer"
@@ -92,35 +105,35 @@ def _no_matrix(target: Target) -> str | None:
 ALGORITHMS: dict[str, Algorithm] = {
     row.name: row
     for row in (
-        Algorithm("direct", _lazy("dense.direct"), at_least=_lazy("dense.direct", "at_least")),
-        Algorithm("dots", _lazy("dots.dense")),
-        Algorithm("dots_depthwise", _lazy("dots.depthwise")),
-        Algorithm("dots_grouped", _lazy("dots.grouped")),
-        Algorithm("dots_inner", _lazy("dots.inner")),
-        Algorithm("dots_lines", _lazy("dots.lines"), excluded=_no_masks),
-        Algorithm("dots_matrix", _lazy("dots.matrix"), excluded=_no_matrix),
-        Algorithm("dots_matrix_pixels", _lazy("dots.matrix_pixels"), excluded=_no_matrix),
-        Algorithm("dots_patches", _lazy("dots.patches"), excluded=_no_masks),
-        Algorithm("dots_pixels", _lazy("dots.pixels"), excluded=_no_masks),
+        Algorithm("direct", _lazy("dense.direct"), _lazy("dense.direct", "at_least")),
+        Algorithm("dots", _lazy("dots.dense"), _of_pairs),
+        Algorithm("dots_depthwise", _lazy("dots.depthwise"), _of_pairs),
+        Algorithm("dots_grouped", _lazy("dots.grouped"), _of_pairs),
+        Algorithm("dots_inner", _lazy("dots.inner"), _of_pairs),
+        Algorithm("dots_lines", _lazy("dots.lines"), _of_pairs, _no_masks),
+        Algorithm("dots_matrix", _lazy("dots.matrix"), _of_pairs, _no_matrix),
+        Algorithm("dots_matrix_pixels", _lazy("dots.matrix_pixels"), _of_pairs, _no_matrix),
+        Algorithm("dots_patches", _lazy("dots.patches"), _of_pairs, _no_masks),
+        Algorithm("dots_pixels", _lazy("dots.pixels"), _of_pairs, _no_masks),
         Algorithm("pointwise", _lazy("product.pointwise")),
-        Algorithm("strassen", _lazy("product.strassen"), at_least=_lazy("product.strassen", "at_least")),
-        Algorithm("winograd", _lazy("winograd.channels"), at_least=_lazy("winograd.channels", "at_least")),
-        Algorithm("winograd_dots", _lazy("winograd.integers")),
-        Algorithm("winograd_rows", _lazy("winograd.rows"), at_least=_lazy("winograd.rows", "at_least")),
-        Algorithm("winograd_groups", _lazy("winograd.groups")),
-        Algorithm("fft", _lazy("fourier.form"), at_least=_lazy("fourier.form", "at_least")),
-        Algorithm("depthwise", _lazy("depthwise.slide")),
-        Algorithm("depthwise_block", _lazy("depthwise.block"), excluded=_few_registers),
-        Algorithm("depthwise_last", _lazy("depthwise.last"), at_least=_lazy("depthwise.last", "at_least")),
-        Algorithm("depthwise_line", _lazy("depthwise.line")),
-        Algorithm("depthwise_plane", _lazy("depthwise.plane"), excluded=_no_masks),
-        Algorithm("channel_sums", _lazy("grouped.channel_sums")),
-        Algorithm("in_place", _lazy("grouped.in_place")),
-        Algorithm("in_planes", _lazy("grouped.in_planes"), excluded=_no_masks),
-        Algorithm("stem", _lazy("dense.stem"), at_least=_lazy("dense.stem", "at_least")),
-        Algorithm("woven", _lazy("woven.form")),
-        Algorithm("careful", _lazy("careful")),
-        Algorithm("generic", _lazy("generic.form"), at_least=_lazy("generic.form", "at_least")),
-        Algorithm("deformable", _lazy("deformable.form")),
+        Algorithm("strassen", _lazy("product.strassen"), _lazy("product.strassen", "at_least")),
+        Algorithm("winograd", _lazy("winograd.channels"), _lazy("winograd.channels", "at_least")),
+        Algorithm("winograd_dots", _lazy("winograd.integers"), _of_bytes),
+        Algorithm("winograd_rows", _lazy("winograd.rows"), _lazy("winograd.rows", "at_least")),
+        Algorithm("winograd_groups", _lazy("winograd.groups"), _channels_last),
+        Algorithm("fft", _lazy("fourier.form"), _lazy("fourier.form", "at_least")),
+        Algorithm("depthwise", _lazy("depthwise.slide"), _depthwise),
+        Algorithm("depthwise_block", _lazy("depthwise.block"), _depthwise, _few_registers),
+        Algorithm("depthwise_last", _lazy("depthwise.last"), _lazy("depthwise.last", "at_least")),
+        Algorithm("depthwise_line", _lazy("depthwise.line"), _depthwise),
+        Algorithm("depthwise_plane", _lazy("depthwise.plane"), _depthwise, _no_masks),
+        Algorithm("channel_sums", _lazy("grouped.channel_sums"), _channels_last),
+        Algorithm("in_place", _lazy("grouped.in_place"), _channels_last),
+        Algorithm("in_planes", _lazy("grouped.in_planes"), _in_planes, _no_masks),
+        Algorithm("stem", _lazy("dense.stem"), _lazy("dense.stem", "at_least")),
+        Algorithm("woven", _lazy("woven.form"), _if(lambda s: s.problem.op == "conv_transpose")),
+        Algorithm("careful", _lazy("careful"), _if(lambda s: not s.finite)),
+        Algorithm("generic", _lazy("generic.form"), _lazy("generic.form", "at_least")),
+        Algorithm("deformable", _lazy("deformable.form"), _if(lambda s: s.problem.op == "deform_conv")),
     )
 }  # fmt: skip

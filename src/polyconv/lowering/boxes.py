@@ -31,15 +31,34 @@ def boxes(extents: Sequence[int], cost: Callable[[tuple[int, ...]], int], budget
     """Largest box of outputs whose workspace fits a budget, cutting outer axes first, in near-equal parts."""
     box = [max(1, e) for e in extents]
     for a, whole in enumerate(tuple(box)):
-        if cost(tuple(box)) <= budget:
-            break
-        fewest, most = 1, whole  # parts of this axis: too few, enough (or as many as there are)
-        while most - fewest > 1:
-            parts = (fewest + most) // 2
+
+        def of_parts(parts: int, a: int = a, whole: int = whole) -> int:
             box[a] = -(-whole // parts)
-            fewest, most = (fewest, parts) if cost(tuple(box)) <= budget else (parts, most)
-        box[a] = -(-whole // most)
+            return cost(tuple(box))
+
+        of_whole = of_parts(1)
+        if of_whole <= budget:
+            break
+        box[a] = -(-whole // _fewest_parts(whole, of_parts, of_whole, budget))
     return tuple(box)
+
+
+def _fewest_parts(whole: int, cost: Callable[[int], int], of_whole: int, budget: int) -> int:
+    """The fewest near-equal parts of an axis of which one fits, or as many as there are; the whole one does not.
+
+    A cost grows about evenly with the extent, so parts are guessed, then the next ones looked at, then halves.
+    """
+    if whole == 1 or (of_one := cost(whole)) > budget:
+        return whole
+    extent = 1 + (budget - of_one) * (whole - 1) // max(1, of_whole - of_one)
+    fewest, most = 1, whole  # too few, enough
+    guesses = [-(-whole // extent)]
+    while most - fewest > 1:
+        parts = min(max(guesses.pop() if guesses else (fewest + most) // 2, fewest + 1), most - 1)
+        fits, is_first = cost(parts) <= budget, (fewest, most) == (1, whole)
+        fewest, most = (fewest, parts) if fits else (parts, most)
+        guesses = [parts - 1 if fits else parts + 1] if is_first else []
+    return most
 
 
 def bytes_between(r: Request, sweep: Sweep, box: Sequence[int]) -> int:

@@ -90,6 +90,11 @@ class Situation(Hashed):
         instructions = 1.0 if self.target.has_fma else 2.0
         return max(1.0, self.rates(arith).slower / instructions)
 
+    @property
+    def moving(self) -> float:
+        """How much longer loads and stores in caches take than on a machine with two loads and one store a cycle."""
+        return self.profile.rates_of(self.target.level, "f32").moving
+
     def budget(self, preferred: int) -> int:
         """Workspace bytes a thread may plan with."""
         near = self.near(preferred)

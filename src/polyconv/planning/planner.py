@@ -24,8 +24,8 @@ from polyconv.problem.plan import Candidate, Plan, spelled
 from polyconv.runtime.threads import MOST_WORKERS
 
 __all__ = [
-    "Choice", "Decision", "arithmetic_name", "choose", "describe", "form_of", "reasons", "take", "threads_for",
-    "threads_of", "waking",
+    "Choice", "Decision", "arithmetic_name", "choose", "describe", "form_of", "priced", "reasons", "take",
+    "threads_for", "threads_of", "waking",
 ]  # fmt: skip
 
 # Below this a second thread costs more than it brings; below so many wakings, waking one that sleeps does, though it
@@ -142,7 +142,7 @@ def _alone(one: Situation, name: str) -> Choice:
     form = ALGORITHMS[name].fitting(changed(one, once=False)) if name in ALGORITHMS else ""
     if isinstance(form, Refusal):
         return _estimated(one, name)  # which raises, with the reason
-    return Choice(name, {name: form}, {name: _priced(form)}, {name: form.preparing()} if one.once else {}, ())
+    return Choice(name, {name: form}, {name: priced(form)}, {name: form.preparing()} if one.once else {}, ())
 
 
 _ROUNDED = 1 + 1e-9
@@ -162,7 +162,7 @@ def _cheapest(one: Situation) -> Choice:
         form = row.fitting(ready)
         if isinstance(form, Refusal):
             continue
-        costs = _priced(form)
+        costs = priced(form)
         preparing = {row.name: form.preparing()} if one.once else {}
         price = sum(costs.values()) + sum(preparing.values()), at
         if found is None or price < best:
@@ -179,7 +179,7 @@ def _estimated(one: Situation, only: str | None) -> Choice:
     }
     forms = {name: form for name, form in found.items() if not isinstance(form, Refusal)}
     refused = tuple((name, reason) for name, reason in found.items() if isinstance(reason, Refusal))
-    costs = {name: _priced(form) for name, form in forms.items()}
+    costs = {name: priced(form) for name, form in forms.items()}
     preparing = {name: form.preparing() for name, form in forms.items()} if one.once else {}
     if not costs and only is not None:
         reason = dict(refused).get(only, "there is no such algorithm")
@@ -195,9 +195,9 @@ _MOVES = ("moves", "panels", "sums")
 """Terms of loads and stores in caches, which algorithms count for a machine with two loads and one store a cycle."""
 
 
-def _priced(form: Form) -> Mapping[str, float]:
+def priced(form: Form) -> Mapping[str, float]:
     """Cycles of a form by term, those of moves by how fast the machine moves vectors."""
-    times = form.s.profile.rates_of(form.s.target.level, "f32").moving
+    times = form.s.moving
     costs = {term: cycles * (times if term in _MOVES else 1.0) for term, cycles in form.cost().items()}
     beside = 0.0 if form.is_whole else gap_cycles(form.s)
     return {**costs, "gaps": beside * times} if beside else costs

@@ -167,8 +167,9 @@ def cycles_at_least(s: Situation, arith: Arithmetic) -> float:
     vectors = -(-(p.m // p.groups) // lanes(s.target, arith))
     cycles = work.met * vectors * channel_words(group_in, arith) / s.rates(arith).multiply_adds
     cycles += work.met * vectors * 4.0 * blocks_in / _largest_tile(s.target, arith)
-    cycles += work.outputs * vectors * _leaving(s, arith, fused=p.layout == "NHWC")
-    cycles += work.brought * (blocks_in * 6.0 if group_in >= 8 else group_in * 3.0)
+    moves = work.outputs * vectors * _leaving(s, arith, fused=p.layout == "NHWC")
+    moves += work.brought * (blocks_in * 6.0 if group_in >= 8 else group_in * 3.0)
+    cycles += moves * s.moving
     return cycles * (p.n or 0) * p.groups
 
 

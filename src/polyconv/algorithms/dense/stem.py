@@ -28,7 +28,7 @@ from polyconv.kernels.layout import Move
 from polyconv.kernels.record import altered, counted_words, filled, words
 from polyconv.kernels.tile import ROW_WORDS
 from polyconv.lowering.bands import bands_table
-from polyconv.lowering.boxes import ahead_words, asks_ahead, boxed_words, boxes, near_equal, thread_parts
+from polyconv.lowering.boxes import ahead_words, asks_ahead, boxed_words, boxes, near_equal_sizes, thread_parts
 from polyconv.lowering.moves import along_out, move_in_address, move_out_address
 from polyconv.lowering.panel import header_bytes
 from polyconv.lowering.program import Program, Request, epilogue_tables, one_step
@@ -97,7 +97,7 @@ def at_least(s: Situation) -> float:
     tallest = max(vectors * pixels for vectors, pixels in tiles.items())
     starting = _START + (_PLANE_RUN if by_planes(s) else _RUN) * _runs_of_tile(s, *sweeps(p))
     cycles = work.met * (p.c // p.groups) / s.rates(arith).multiply_adds
-    cycles += work.outputs * (1.2 + starting / tallest + _leaving(p, lane, _LONGEST_ROW))
+    cycles += work.outputs * (1.2 + starting / tallest + _leaving(p, lane, _LONGEST_ROW) * s.moving)
     return cycles * -(-(p.m // p.groups) // lane) * (p.n or 0) * p.groups
 
 
@@ -162,13 +162,13 @@ class StemForm(Form):
         starting = _START + per_run * _runs_of_tile(s, sweep)
         products, moves, entries = 0.0, 0.0, terms_of(s.problem, sweep)
         for vectors, count in ((sizes.blocks.vectors, sizes.blocks.count - 1), (sizes.blocks.last_vectors, 1)):
-            tiles = near_equal(sizes.box[-1], run_tiles(s.target, arith_of(s))[vectors])
-            each = [tile_cycles(s.rates(arith_of(s)), n, vectors) for _, n in tiles]
+            tiles = near_equal_sizes(sizes.box[-1], run_tiles(s.target, arith_of(s))[vectors])
+            each = [(count, tile_cycles(s.rates(arith_of(s)), n, vectors)) for n, count in tiles]
             width = vectors * s.target.vector_bytes
             late = streamed_cycles(s, width) * min(1.0, entries * width / caches["l1.bytes"]) * (2 if planes else 1)
-            row = sum(c + late + (SHORT_CYCLES if vectors > 1 and c < SHORT_STEP else 0.0) for c in each)
+            row = sum(n * (c + late + (SHORT_CYCLES if vectors > 1 and c < SHORT_STEP else 0.0)) for n, c in each)
             row = row * group_in * lines_of_row * sweep[-1].taps + 1.2 * sizes.box[-1] * vectors
-            products += rows * count * (row + len(tiles) * starting + ROW_CYCLES + missed)
+            products += rows * count * (row + sum(n for n, _ in each) * starting + ROW_CYCLES + missed)
             moves += rows * count * sizes.box[-1] * vectors * _leaving(p, sizes.blocks.lanes, sizes.box[-1])
         weights = p.m * entries * arith_of(s).bytes
         level, share = next((by, of) for most, by, of in _STREAMED if weights <= most * s.profile.cache("l3", 1.0))

@@ -101,8 +101,9 @@ def at_least(s: Situation) -> float:
     if not p.m or p.c != p.groups:
         return math.inf
     work, one = least(p), _of_one_vector(s)
-    of_output = work.met / rates_of(one).multiply_adds + work.outputs * (cycles_of_output(one) + _OUT * by_pixels(p))
-    return (work.brought * _IN + p.m // p.groups * of_output) * -(-p.groups // lane_of(s)) * (p.n or 0)
+    leaving = _OUT * by_pixels(p) * s.moving
+    of_output = work.met / rates_of(one).multiply_adds + work.outputs * (cycles_of_output(one) + leaving)
+    return (work.brought * _IN * s.moving + p.m // p.groups * of_output) * -(-p.groups // lane_of(s)) * (p.n or 0)
 
 
 def _of_one_vector(s: Situation) -> Situation:

@@ -121,7 +121,7 @@ def at_least(s: Situation) -> float:
         return math.inf
     lane, group_in = lanes(s.target, arith), p.c // p.groups
     slower, transforming = s.rates(arith).slower, s.transforming(arith)
-    written = (4.0 if p.layout == "NHWC" else 9.0) * math.prod(o or 0 for o in p.out)
+    written = (4.0 if p.layout == "NHWC" else 9.0) * math.prod(o or 0 for o in p.out) * s.moving
     cycles = []
     for kind in kinds(s):
         times, inputs, outputs = transforms(s, kind, lane)

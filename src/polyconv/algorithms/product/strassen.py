@@ -158,9 +158,9 @@ def at_least(s: Situation) -> float:
     lane = lanes(s.target, arith)
     cycles = PRODUCTS / 8 * work.taken * p.c * p.m / (lane * s.rates(arith).multiply_adds)
     wide = vector_share(s)
-    cycles += work.outputs * p.m / lane * (_RESULT_CYCLES / 4 * wide + 2.0)
-    cycles += work.taken * p.c / lane * _SUM_CYCLES / 4 * wide
-    return cycles * (p.n or 0)
+    moves = work.outputs * p.m / lane * (_RESULT_CYCLES / 4 * wide + 2.0)
+    moves += work.taken * p.c / lane * _SUM_CYCLES / 4 * wide
+    return (cycles + moves * s.moving) * (p.n or 0)
 
 
 @lru_cache(512)

@@ -150,13 +150,13 @@ def _transform_back(box: Box, p: GroupWords, block: Value, absolute: Value, vect
 
 def forms(s: Situation) -> Forms:
     """The form of a situation, or why there is none."""
-    p, reason = s.problem, columns.refusal(s, "NHWC")
-    if reason is not None:
-        return reason
+    p = s.problem
     if p.c != p.m:
         return f"needs groups with as many channels out as in, not {p.c // p.groups} and {p.m // p.groups}"
     if p.c // p.groups > lanes(s.target, arith_of(s)):
         return "a group is wider than a vector"
+    if (reason := columns.refusal(s, "NHWC")) is not None:
+        return reason
     one = of_one_image(s)  # boxes are what is computed again
     return (GroupsForm(s, tuple((sweep, _cut(one, sweep)) for sweep in sweeps(p))),)
 
