@@ -53,7 +53,7 @@ class Module(Emitter):
                  together: int = 1, masked_loads: int = 1, masked_stores: bool = True) -> None:  # fmt: skip
         super().__init__(fma=fma)
         self.check, self.wide, self.together = check, wide, together
-        self._masked_loads, self._masked_stores = masked_loads, masked_stores
+        self._masked_loads, self.masked_stores = masked_loads, masked_stores
         self._first_site = first_site
         self.site_names: list[str] = []
         self._function = ""
@@ -228,7 +228,7 @@ class Module(Emitter):
             )
         return vector_ if mask is None or mask.first is None else self.select(mask.bits, vector_, 0)
 
-    def scatter(self, value: Value, target: Buffer, stride: Value, mask: Mask | None = None) -> None:
+    def scatter(self, value: Value, target: Buffer, stride: Value | int, mask: Mask | None = None) -> None:
         """Store a vector's elements ``stride`` bytes apart; only the lanes of a mask, if there is one."""
         value = self.bits(value)
         for i in range(value.type.lanes):
@@ -299,7 +299,7 @@ class Module(Emitter):
 
     def store_first(self, value: Value, target: Buffer, mask: Mask) -> None:
         """Store the lanes of a mask; memory behind the other lanes is not touched."""
-        if not self._masked_stores and mask.first is None and has_parts(value.type):
+        if not self.masked_stores and mask.first is None and has_parts(value.type):
             store_parts(self, self.bits(value), target, mask.count)
             return
         skipped = 0 if mask.first is None else mask.first * value.type.element_bytes

@@ -1,9 +1,9 @@
 """Some lanes of a vector: the first ones, loaded and stored by parts of it, and every second one or fewer.
 
 LLVM takes a masked load or store apart into a branch for every lane where there is no instruction; and masked stores of
-AVX2 take 12 cycles on a Zen 3, where parts take 3 or 4.  A part is a power of two of lanes: the binary digits of a
-count say which there are, the larger ones first.  Most counts stay the same while a loop runs, and a CPU foresees the
-branches that they decide.
+AVX2 take 12 cycles on a Zen 3 and a Zen 4, where parts take 3 or 4, and lanes that lie apart about one each.  A part is
+a power of two of lanes: the binary digits of a count say which there are, the larger ones first.  Most counts stay the
+same while a loop runs, and a CPU foresees the branches that they decide.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from polyconv.kernels.values import Buffer, Type, Value
 if TYPE_CHECKING:
     from polyconv.kernels.language import Module
 
-__all__ = ["has_parts", "load_parts", "store_every", "store_parts"]
+__all__ = ["has_parts", "load_parts", "store_apart", "store_every", "store_parts"]
 
 
 def has_parts(type_: Type) -> bool:
@@ -53,6 +53,27 @@ def load_parts(k: Module, type_: Type, source: Buffer, count: Value) -> Value:
         every.next(k.load(type_, source))
     whole: Value = every.results[0]
     return whole
+
+
+def store_apart(k: Module, value: Value, target: Buffer, step: int, count: Value | None) -> None:
+    """Store all lanes, or the first ``count``, to elements 0, ``step``, ...: one by one, as masked stores are slow."""
+    value, apart = k.bits(value), step * value.type.element_bytes
+
+    def store(lanes: Value, place: Buffer) -> None:
+        k.scatter(lanes, place, apart)
+
+    if count is None:
+        store(value, target)
+        return
+    with k.when(count.equals(value.type.lanes)):
+        store(value, target)
+    while value.type.lanes > 1:
+        part = value.type.lanes // 2
+        low, high = (k.shuffle(value, value, range(first, first + part)) for first in (0, part))
+        with k.choice((count & part).equals(part), [low]) as rest:
+            store(low, target + (count & -value.type.lanes) * apart)
+            rest.next(high)
+        (value,) = rest.results
 
 
 def store_every(k: Module, value: Value, target: Buffer, step: int, first: int, count: Value) -> None:
