@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from polyconv.conformance import grid
 from polyconv.conformance.deviations import CRASHES, DIFFERENCES, REFUSALS, crash, explanation, refusal
 from polyconv.conformance.judge import expected
 from polyconv.conformance.operands import Operands, operands
+from polyconv.problem.epilogue import Activation
 from polyconv.problem.oracle import oracle
 from polyconv.problem.problem import Problem
 
@@ -126,3 +128,6 @@ def test_an_overflow_between_operators_is_explained() -> None:
     got = np.full_like(want.values, np.inf)
     assert explanation("torch", p, made, want, got) == "f16 and bf16 rounded between operators"
     assert explanation("torch", p, made, want, np.full_like(got, np.nan)) is None
+    gated = replace(p, activation=Activation("Gelu"))  # of -Inf, as -Inf times 0
+    found = explanation("torch", gated, made, expected(gated, made), np.full_like(got, np.nan))
+    assert found == "f16 and bf16 rounded between operators"
