@@ -12,6 +12,7 @@ from levels import LEVELS
 
 from polyconv.kernels.language import Buffer, Module, vector
 from polyconv.kernels.objects import kernel, module_for
+from polyconv.kernels.parts import store_parts
 from polyconv.kernels.signature import Int, Signature
 from polyconv.target import target
 
@@ -35,6 +36,42 @@ def copy(k: Module, name: str, element: str, lanes: int) -> None:
         value = k.load_first(kind, given.source, mask)
         k.store(k.bits(value), given.whole)
         k.store_first(value, given.target, mask)
+
+
+class Apart(Signature):
+    """Stores a vector, and its first lanes, to elements that lie apart."""
+
+    source: Buffer
+    every: Buffer
+    first: Buffer
+    count: Int
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("step", [2, 3])
+@pytest.mark.parametrize("element", ELEMENTS)
+def test_lanes_that_are_stored_apart(element: str, step: int, level: str | None) -> None:
+    """Every one of them, or as many as are asked for, and nothing of what lies between."""
+    to, kind = target(level), np.dtype(ELEMENTS[element])
+
+    def build(k: Module, lanes: int) -> None:
+        with k.function("apart", Apart) as given:
+            value = k.bits(k.load(vector(element, lanes), given.source))
+            store_parts(k, value, given.every, None, step)
+            store_parts(k, value, given.first, k.mask(given.count, lanes).count, step)
+
+    for lanes in (2, 8, to.vector_bytes // kind.itemsize):
+        address = kernel(f"test lanes apart {element} {lanes} {step}", {"apart": Apart},
+                         lambda k, lanes=lanes: build(k, lanes), to)["apart"]  # fmt: skip
+        run = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, ctypes.c_int64)(address)
+        source = np.arange(1, lanes + 1).astype(kind)
+        for count in range(lanes + 1):
+            every, first = (np.full(step * lanes + AROUND, 99, kind) for _ in range(2))
+            run(source.ctypes.data, every.ctypes.data, first.ctypes.data, count)
+            for written, there in ((every, lanes), (first, count)):
+                want = np.full_like(written, 99)
+                want[: step * there : step] = source[:there]
+                np.testing.assert_array_equal(written, want)
 
 
 @pytest.mark.parametrize("level", LEVELS)

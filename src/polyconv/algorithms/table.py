@@ -76,7 +76,7 @@ def _lazy(module: str, name: str = "forms") -> Callable[[Situation], Any]:
 
 
 def _if(suits: Callable[[Situation], bool]) -> Callable[[Situation], float]:
-    """An ``at_least`` that knows nothing but situations without a form."""
+    """An ``at_least`` that knows which situations have no form at all: nothing else is looked at there."""
     return lambda s: 0.0 if suits(s) else math.inf
 
 
@@ -84,7 +84,7 @@ _of_pairs = _if(lambda s: s.problem.x_dtype.bits <= 16)
 _of_bytes = _if(lambda s: s.problem.x_dtype.bits == 8)
 _depthwise = _if(lambda s: s.problem.c == s.problem.groups)
 _channels_last = _if(lambda s: s.problem.layout == "NHWC")
-_in_planes = _if(lambda s: s.problem.layout == "NCHW")
+_planes = _if(lambda s: s.problem.layout == "NCHW")
 
 
 def _few_registers(target: Target) -> str | None:
@@ -129,7 +129,7 @@ ALGORITHMS: dict[str, Algorithm] = {
         Algorithm("depthwise_plane", _lazy("depthwise.plane"), _depthwise, _no_masks),
         Algorithm("channel_sums", _lazy("grouped.channel_sums"), _channels_last),
         Algorithm("in_place", _lazy("grouped.in_place"), _channels_last),
-        Algorithm("in_planes", _lazy("grouped.in_planes"), _in_planes, _no_masks),
+        Algorithm("in_planes", _lazy("grouped.in_planes"), _planes, _no_masks),
         Algorithm("stem", _lazy("dense.stem"), _lazy("dense.stem", "at_least")),
         Algorithm("woven", _lazy("woven.form"), _if(lambda s: s.problem.op == "conv_transpose")),
         Algorithm("careful", _lazy("careful"), _if(lambda s: not s.finite)),

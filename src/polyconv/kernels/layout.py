@@ -13,7 +13,7 @@ from polyconv.dataclass import dataclass
 from polyconv.dtypes import DTYPES
 from polyconv.kernels.epilogue import Epilogue
 from polyconv.kernels.language import Buffer, Mask, Module, Type, Value
-from polyconv.kernels.parts import store_apart, store_every
+from polyconv.kernels.parts import has_parts, store_every, store_parts
 from polyconv.kernels.signature import Int, Signature
 
 __all__ = [
@@ -201,8 +201,8 @@ class Block:
     def _to_every(self, step: int, value: Value, place: Buffer, mask: Mask | None) -> None:
         """Store to elements 0, ``step``, ...; what lies between is not touched."""
         k, n = self.k, value.type.lanes
-        if not k.masked_stores and (mask is None or mask.first is None):
-            store_apart(k, value, place, step, None if mask is None else mask.count)
+        if not k.masked_stores and (mask is None or (mask.first is None and has_parts(value.type))):
+            store_parts(k, k.bits(value), place, None if mask is None else mask.count, step)
             return
         count = k.constant(_INT, n) if mask is None else mask.count
         for part in range(step):

@@ -16,7 +16,7 @@ from polyconv.kernels.values import Buffer, Type, Value
 if TYPE_CHECKING:
     from polyconv.kernels.language import Module
 
-__all__ = ["has_parts", "load_parts", "store_apart", "store_every", "store_parts"]
+__all__ = ["has_parts", "load_parts", "store_every", "store_parts"]
 
 
 def has_parts(type_: Type) -> bool:
@@ -24,15 +24,26 @@ def has_parts(type_: Type) -> bool:
     return type_.lanes > 1 and type_.lanes & (type_.lanes - 1) == 0
 
 
-def store_parts(k: Module, value: Value, target: Buffer, count: Value) -> None:
-    """Store the first ``count`` lanes, of 0 to all."""
+def store_parts(k: Module, value: Value, target: Buffer, count: Value | None, step: int = 1) -> None:
+    """Store all lanes, or the first ``count``, to elements 0, ``step``, ...: one by one, if they lie apart."""
+    size = step * value.type.element_bytes
+
+    def store(lanes: Value, place: Buffer) -> None:
+        if step == 1:
+            k.store(lanes, place)
+        else:
+            k.scatter(lanes, place, size)
+
+    if count is None:
+        store(value, target)
+        return
     with k.when(count.equals(value.type.lanes)):
-        k.store(value, target)
+        store(value, target)
     while value.type.lanes > 1:
-        part = value.type.lanes // 2
+        whole, part = value.type.lanes, value.type.lanes // 2
         low, high = (k.shuffle(value, value, range(first, first + part)) for first in (0, part))
         with k.choice((count & part).equals(part), [low]) as rest:
-            k.store(low, _place(target, count, value.type))
+            store(low, target + (count & -whole) * size)  # behind all larger parts
             rest.next(high)
         (value,) = rest.results
 
@@ -47,33 +58,13 @@ def load_parts(k: Module, type_: Type, source: Buffer, count: Value) -> Value:
         both = replace(type_, lanes=2 * part)
         last = k.shuffle(found, k.constant(found.type, 0), range(2 * part))
         with k.choice((count & part).equals(part), [last]) as more:
-            more.next(k.shuffle(k.load(found.type, _place(source, count, both)), found, range(2 * part)))
+            place = source + (count & -both.lanes) * both.element_bytes  # behind all larger parts
+            more.next(k.shuffle(k.load(found.type, place), found, range(2 * part)))
         (found,) = more.results
     with k.choice(count.equals(type_.lanes), [found]) as every:
         every.next(k.load(type_, source))
     whole: Value = every.results[0]
     return whole
-
-
-def store_apart(k: Module, value: Value, target: Buffer, step: int, count: Value | None) -> None:
-    """Store all lanes, or the first ``count``, to elements 0, ``step``, ...: one by one, as masked stores are slow."""
-    value, apart = k.bits(value), step * value.type.element_bytes
-
-    def store(lanes: Value, place: Buffer) -> None:
-        k.scatter(lanes, place, apart)
-
-    if count is None:
-        store(value, target)
-        return
-    with k.when(count.equals(value.type.lanes)):
-        store(value, target)
-    while value.type.lanes > 1:
-        part = value.type.lanes // 2
-        low, high = (k.shuffle(value, value, range(first, first + part)) for first in (0, part))
-        with k.choice((count & part).equals(part), [low]) as rest:
-            store(low, target + (count & -value.type.lanes) * apart)
-            rest.next(high)
-        (value,) = rest.results
 
 
 def store_every(k: Module, value: Value, target: Buffer, step: int, first: int, count: Value) -> None:
@@ -85,8 +76,3 @@ def store_every(k: Module, value: Value, target: Buffer, step: int, first: int, 
     bits = k.emit(f"icmp ult <{len(lanes)} x i32> <{ramp}>, {wide.name}", value.type.of("i1"))
     size = k.select(count > 0, (count - 1) * step + (first + 1), 0) * value.type.element_bytes
     k.store_masked(value, target, bits, size)
-
-
-def _place(begin: Buffer, count: Value, whole: Type) -> Buffer:
-    """Where the half of a part lies, behind all larger parts that a count has."""
-    return begin + (count & -whole.lanes) * whole.element_bytes

@@ -117,17 +117,17 @@ def at_least(s: Situation) -> float:
     if planes and p.rank > 1:  # short rows, the longest of them
         least_of_row = row_cycles(SHORT, lane) / SHORT
         leaving, coming = min(leaving, least_of_row), min(coming, least_of_row)
-    in_pieces = work.met <= _WORTH * work.taken  # which leave out products with padding
-    pairs = work.met if in_pieces else work.taken
+    may_be_cut = work.met <= _WORTH * work.taken  # into pieces, which leave out products with padding
+    pairs = work.met if may_be_cut else work.taken
     products = pairs * group_in * group_out / (lane * s.rates(arith).multiply_adds)
     cycles = products + leaving * s.moving * work.outputs * group_out
     if planes and is_fusible(p):  # from registers, where every set of outputs is called for every row
         (sweep, *others), tallest = sweeps(p), max(pixel_tiles(s.target, arith))
         of_row = max(1, sweep[-1].out)
         rows = 0 if others else work.outputs // of_row
-        filled = 1.0 if others or in_pieces else of_row / (-(-of_row // lane) * lane)
+        share = 1.0 if others or may_be_cut else of_row / (-(-of_row // lane) * lane)  # of lanes that hold a pixel
         calls = CALL_CYCLES * rows * -(-group_out // tallest)
-        cycles = min(cycles, products / filled + FUSED_CYCLES / lane * work.outputs * group_out + calls)
+        cycles = min(cycles, products / share + FUSED_CYCLES / lane * work.outputs * group_out + calls)
     cycles += work.brought * group_in * coming * s.moving
     return cycles * (p.n or 0) * p.groups
 
