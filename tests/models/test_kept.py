@@ -115,9 +115,10 @@ def test_sessions_import_what_they_need(filled: tuple[Path, dict[str, Any]], pat
     second = _run(path, folder)
     for found in (first, second):
         assert not [m for m in found["modules"] if m.startswith(("polyconv.operators.on_gpu", "polyconv.gpu.kernels"))]
-    others = {f"polyconv.algorithms.{name}.form" for name in ("fourier", "deformable", "generic")}
+    others = {f"polyconv.algorithms.{name}.form" for name in ("fourier", "generic")}
     assert others <= set(first["modules"])
     assert others.isdisjoint(second["modules"])
+    assert not [m for m in first["modules"] if "deformable" in m and "algorithms" in m]  # no node needs it
 
 
 def test_the_second_process_neither_asks_onnx_nor_plans(path: Path, filled: tuple[Path, dict[str, Any]]) -> None:
