@@ -7,7 +7,6 @@ It must not know weights or algorithms.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
@@ -28,16 +27,12 @@ from polyconv.runtime.call import make_entry
 from polyconv.runtime.memory import allocating
 from polyconv.settings import spelled_bytes
 
-__all__ = ["MOST_CALLS", "Call", "Calls", "Operands", "bound", "execute", "make_ready", "run_now"]
+__all__ = ["Call", "Operands", "bound", "execute", "make_ready", "run_now"]
 
 Array = NDArray[Any]
 Operands = tuple[Array, Array, Array | None, Array | None, Array | None]
 """Input, result, residual, offset and mask."""
 
-MOST_CALLS = 64
-"""Calls that a layer keeps, those used last."""
-_MOST_TABLES, _FEW = 1 << 20, 8
-"""Bytes of the tables of calls that are kept beyond so many."""
 _KEEP_GIL_SECONDS = 5e-6
 """A call predicted shorter keeps the interpreter's lock: letting go and taking it again would take longer."""
 
@@ -86,30 +81,6 @@ class Call:
     dtype: np.dtype[Any]
     copies: bool
     table_bytes: int
-
-
-class Calls(OrderedDict[Any, Call]):
-    """Calls by how their operands lie, the last used last, and the bytes of their tables, counted along."""
-
-    table_bytes = 0
-
-    def put(self, key: Any, call: Call) -> None:
-        """Have a call be the last one; another thread may have put one there before."""
-        if key in self:
-            self.table_bytes -= self.pop(key).table_bytes
-        self[key] = call
-        self.table_bytes += call.table_bytes
-
-    def pop_first(self) -> Call:
-        """Take out the call that was used before all others."""
-        gone = self.popitem(last=False)[1]
-        self.table_bytes -= gone.table_bytes
-        return gone
-
-    @property
-    def are_too_many(self) -> bool:
-        """Whether one must go."""
-        return len(self) > MOST_CALLS or (len(self) > _FEW and self.table_bytes > _MOST_TABLES)
 
 
 def bound(program: Program, key: Any, algorithm: str, arrays: Operands, *, threads: int, strict: bool, seconds: float,

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from polyconv import operands
 from polyconv.algorithms.form import Form, Refusal
 from polyconv.algorithms.table import ALGORITHMS
-from polyconv.calls import MOST_CALLS, Call, Calls, bound, execute, make_ready, run_now
+from polyconv.calls import Call, bound, execute, make_ready, run_now
 from polyconv.errors import ArgumentError
 from polyconv.in_force import target_in_force
 from polyconv.kernels import objects
@@ -40,7 +41,7 @@ from polyconv.problem.plan import Plan
 from polyconv.problem.problem import Problem
 from polyconv.random_operands import random_operands
 from polyconv.runtime.guests import as_array, is_plain
-from polyconv.runtime.memory import allocating, sized
+from polyconv.runtime.memory import Recent, allocating, sized
 from polyconv.settings import context as settings_context
 from polyconv.settings import resolve as setting
 from polyconv.target import Target
@@ -51,8 +52,11 @@ __all__ = ["Layer", "decided"]
 Array = NDArray[Any]
 _log = logging.getLogger("polyconv")
 
-_MOST_PACKED = 64 << 20
-"""Bytes of packed weights that a layer keeps; more where the weights are large."""
+_MOST_CALLS, _MOST_PACKED = 64, 64 << 20
+"""Calls, those used last, and bytes of packed weights that a layer keeps; more bytes where the weights are large."""
+_MOST_TABLES = 1 << 20
+"""Bytes of the tables of calls that are kept beyond a few."""
+_TABLES_OF = attrgetter("table_bytes")
 _NUMPY = {"float": np.float32, "double": np.float64, "i16": np.int16, "i32": np.int32, "i64": np.int64}
 """NumPy's name of an accumulator."""
 
@@ -114,7 +118,7 @@ class Layer:
         objects.log_compiling("compile" in self._verbose)
         self.weights = Weights(w, bias, quantities, own=own)
         self._problems: OrderedDict[Any, Problem] = OrderedDict()
-        self._calls = Calls()
+        self._calls: Recent[Call] = Recent(_TABLES_OF)
         self._choices: dict[Any, Decision | None] = {}
         self._wisdom: wisdom.Known | None = None
         self._known: dict[Target, dict[Any, Any]] = {}
@@ -187,7 +191,7 @@ class Layer:
     def _told(self, key: Any, problem: Problem) -> Problem:
         with TABLES:
             self._problems[key] = problem
-            if len(self._problems) > 2 * MOST_CALLS:
+            if len(self._problems) > 2 * _MOST_CALLS:
                 self._problems.popitem(last=False)
         return problem
 
@@ -246,7 +250,8 @@ class Layer:
                 self._choices.pop(key, None)
             else:
                 self._choices[key] = found
-            self._calls = Calls()  # another thread may be about to put a call of the old choice into the old one
+            # another thread may be about to put a call of the old choice into the old ones
+            self._calls = Recent(_TABLES_OF)
             self._last = None
 
     def _first_wisdom(self) -> wisdom.Known:
@@ -304,7 +309,9 @@ class Layer:
         most = max(_MOST_PACKED, 8 * self.weights.w.nbytes)
         with TABLES:
             calls.put(key, call)
-            while len(calls) > 1 and (calls.are_too_many or self.weights.packed_bytes > most):
+            while len(calls) > 1 and (
+                calls.are_too_many(_MOST_CALLS, _MOST_TABLES) or self.weights.packed_bytes > most
+            ):  # fmt: skip
                 gone = calls.pop_first()
                 if self._last is not None and self._last[0] is gone:
                     self._last = None

@@ -11,7 +11,7 @@ from making import info, onnx_model, onnxruntime_run, random
 from onnx import helper
 
 import polyconv
-from polyconv import Error, calls, prepared
+from polyconv import Error, prepared
 from polyconv.models import replays
 from polyconv.operators import fusing, running
 
@@ -141,11 +141,10 @@ def test_tables_of_many_sizes_are_kept_within_bounds(monkeypatch: pytest.MonkeyP
         feeds = {"x": random(1, 4, 9, 20)}
         ours, theirs = session.run(None, feeds)[0], onnxruntime_run(model, feeds)[0]
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
-        of_layers = max(len(layer._calls) for layer in made[prepared.Layer])
-        of_operators = max(len(planned._bound) for planned in made[running.Planned])
-        return len(session._promised.program.replays._replays), of_layers, of_operators
+        calls = max(len(layer._calls) for layer in made[prepared.Layer])
+        return len(session._promised.program.replays._replays), calls, max(len(p._bound) for p in made[running.Planned])
 
     assert kept() == (12, 12, 12)
-    for module in (replays, calls, running):
+    for module in (replays, prepared, running):
         monkeypatch.setattr(module, "_MOST_TABLES", 1)
     assert kept() == (8, 8, 8)

@@ -12,11 +12,11 @@ import pytest
 from fresh import run
 
 import polyconv
-from polyconv import calls, prepared, wisdom
+from polyconv import prepared, wisdom
 from polyconv.planning.planner import choose
 
 Array = np.ndarray[Any, Any]
-OTHERS = 3 * calls.MOST_CALLS
+OTHERS = 3 * prepared._MOST_CALLS
 
 
 def image(width: int, dtype: Any = np.float32) -> Array:
@@ -76,7 +76,7 @@ def test_calls_of_the_native_entry_count_as_uses(layer: polyconv.Conv, made: Cou
 def test_the_least_recently_used_goes(layer: polyconv.Conv, made: Counter[int]) -> None:
     first, second = image(40), image(41)
     layer(first), layer(second), layer(first)
-    for other in range(calls.MOST_CALLS - 1):
+    for other in range(prepared._MOST_CALLS - 1):
         layer(image(42 + other))
     layer(first), layer(second)
     assert made[40] == 1

@@ -80,6 +80,7 @@ def _if(suits: Callable[[Situation], bool]) -> Callable[[Situation], float]:
     return lambda s: 0.0 if suits(s) else math.inf
 
 
+# What problems an algorithm may have a form for; most of the table is left out by a glance at type, groups and layout.
 _of_pairs = _if(lambda s: s.problem.x_dtype.bits <= 16)
 _of_bytes = _if(lambda s: s.problem.x_dtype.bits == 8)
 _depthwise = _if(lambda s: s.problem.c == s.problem.groups)

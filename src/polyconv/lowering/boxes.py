@@ -29,36 +29,34 @@ T = TypeVar("T")
 
 def boxes(extents: Sequence[int], cost: Callable[[tuple[int, ...]], int], budget: int) -> tuple[int, ...]:
     """Largest box of outputs whose workspace fits a budget, cutting outer axes first, in near-equal parts."""
-    box = [max(1, e) for e in extents]
-    for a, whole in enumerate(tuple(box)):
-
-        def of_parts(parts: int, a: int = a, whole: int = whole) -> int:
-            box[a] = -(-whole // parts)
-            return cost(tuple(box))
-
-        of_whole = of_parts(1)
-        if of_whole <= budget:
+    box = tuple(max(1, e) for e in extents)
+    for a in range(len(box)):
+        if (of_whole := cost(box)) <= budget:
             break
-        box[a] = -(-whole // _fewest_parts(whole, of_parts, of_whole, budget))
-    return tuple(box)
+        box = _cut(box, a, cost, of_whole, budget)
+    return box
 
 
-def _fewest_parts(whole: int, cost: Callable[[int], int], of_whole: int, budget: int) -> int:
-    """The fewest near-equal parts of an axis of which one fits, or as many as there are; the whole one does not.
+def _cut(box: tuple[int, ...], a: int, cost: Callable[[tuple[int, ...]], int], of_whole: int, budget: int
+         ) -> tuple[int, ...]:  # fmt: skip
+    """A box that costs too much, cut along an axis into as few parts as fit, or as many as there are.
 
     A cost grows about evenly with the extent, so parts are guessed, then the next ones looked at, then halves.
     """
-    if whole == 1 or (of_one := cost(whole)) > budget:
-        return whole
+    whole = box[a]
+
+    def into(parts: int) -> tuple[int, ...]:
+        return (*box[:a], -(-whole // parts), *box[a + 1 :])
+
+    if whole <= 2 or (of_one := cost(into(whole))) > budget:
+        return into(whole)
     extent = 1 + (budget - of_one) * (whole - 1) // max(1, of_whole - of_one)
-    fewest, most = 1, whole  # too few, enough
-    guesses = [-(-whole // extent)]
-    while most - fewest > 1:
-        parts = min(max(guesses.pop() if guesses else (fewest + most) // 2, fewest + 1), most - 1)
-        fits, is_first = cost(parts) <= budget, (fewest, most) == (1, whole)
-        fewest, most = (fewest, parts) if fits else (parts, most)
-        guesses = [parts - 1 if fits else parts + 1] if is_first else []
-    return most
+    guess = min(max(-(-whole // extent), 2), whole - 1)
+    fewest, most, parts = (1, guess, guess - 1) if cost(into(guess)) <= budget else (guess, whole, guess + 1)
+    while most - fewest > 1:  # too few, enough
+        fewest, most = (fewest, parts) if cost(into(parts)) <= budget else (parts, most)
+        parts = (fewest + most) // 2
+    return into(most)
 
 
 def bytes_between(r: Request, sweep: Sweep, box: Sequence[int]) -> int:

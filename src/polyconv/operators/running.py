@@ -7,9 +7,9 @@ addresses of its arrays into one of them.  It must not know operators.
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 from polyconv.errors import OutOfMemory
@@ -21,7 +21,7 @@ from polyconv.operators.lying import Lies, lies, new_array
 from polyconv.operators.numbers import MOST_NUMBERS
 from polyconv.runtime import threads as pool
 from polyconv.runtime.arrays import mark
-from polyconv.runtime.memory import kept_count, sized
+from polyconv.runtime.memory import Recent, sized
 from polyconv.settings import context
 from polyconv.settings import resolve as setting
 
@@ -60,7 +60,7 @@ class Planned:
 
     def __init__(self, planner: Planner, threads: int | None, numbers: Sequence[int] = ()) -> None:
         self._planner, self._threads, self._numbers = planner, threads, tuple(numbers)
-        self._bound: OrderedDict[Any, _Bound] = OrderedDict()
+        self._bound: Recent[_Bound] = Recent(attrgetter("plan.table_bytes"))
         self._last: tuple[Any, Any, _Bound] | None = None
         self._lock = threading.RLock()  # a finaliser may run the operator amid a run
 
@@ -102,10 +102,9 @@ class Planned:
                 given[at] = replace(given[at], values=values_of(arrays[at]))
             found = _Bound(self._planner(given, here), given, here)
             with self._lock:
-                self._bound[whole] = found
-                sizes = (each.plan.table_bytes for each in reversed(self._bound.values()))
-                for _ in range(len(self._bound) - kept_count(sizes, _MOST_PLANS, _MOST_TABLES)):
-                    self._bound.popitem(last=False)
+                self._bound.put(whole, found)
+                while self._bound.are_too_many(_MOST_PLANS, _MOST_TABLES):
+                    self._bound.pop_first()
         return found
 
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import ctypes
 import math
 import os
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from itertools import accumulate
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,9 @@ from polyconv.collecting import uncollected
 from polyconv.errors import OutOfMemory
 from polyconv.settings import spelled_bytes
 
-__all__ = ["allocating", "collecting_later", "freed", "kept_count", "most_bytes", "native_order", "sized"]
+__all__ = ["Recent", "allocating", "collecting_later", "freed", "kept_count", "most_bytes", "native_order", "sized"]
+
+T = TypeVar("T")
 
 _UNKNOWN_MACHINE = 4 << 30
 _MOST_FREED = 8 << 20
@@ -91,6 +94,11 @@ def collecting_later(*, trims: bool = True) -> Iterator[None]:
             freed(_MOST_FREED)
 
 
+def _is_too_many(others: int, total: int, most: int, room: int) -> bool:
+    """Whether one more than so many others is not kept: they are the most, or take too many bytes with it."""
+    return others >= most or (others >= _FEW and total > room)
+
+
 def kept_count(sizes: Iterable[int], most: int, room: int) -> int:
     """How many of some things are kept, of which the last used come first: no more than ``most``.
 
@@ -98,10 +106,41 @@ def kept_count(sizes: Iterable[int], most: int, room: int) -> int:
     """
     count = 0
     for total in accumulate(sizes):
-        if count == most or (count >= _FEW and total > room):
+        if _is_too_many(count, total, most, room):
             break
         count += 1
     return count
+
+
+class Recent(OrderedDict[Any, T]):
+    """Things by key, the last used last, of which as many are kept as ``kept_count`` says; bytes are counted along.
+
+    Parameters
+    ----------
+    size_of : callable
+        Bytes of a thing.
+    """
+
+    def __init__(self, size_of: Callable[[T], int]) -> None:
+        super().__init__()
+        self._size_of, self._bytes = size_of, 0
+
+    def put(self, key: Any, thing: T) -> None:
+        """Have a thing be the last one; another thread may have put one there before."""
+        if key in self:
+            self._bytes -= self._size_of(self.pop(key))
+        self[key] = thing
+        self._bytes += self._size_of(thing)
+
+    def pop_first(self) -> T:
+        """Take out the thing that was used before all others."""
+        gone = self.popitem(last=False)[1]
+        self._bytes -= self._size_of(gone)
+        return gone
+
+    def are_too_many(self, most: int, room: int) -> bool:
+        """Whether the first one must go."""
+        return _is_too_many(len(self) - 1, self._bytes, most, room)
 
 
 def freed(count: int) -> None:

@@ -163,7 +163,7 @@ class StemForm(Form):
         products, moves, entries = 0.0, 0.0, terms_of(s.problem, sweep)
         for vectors, count in ((sizes.blocks.vectors, sizes.blocks.count - 1), (sizes.blocks.last_vectors, 1)):
             tiles = near_equal_sizes(sizes.box[-1], run_tiles(s.target, arith_of(s))[vectors])
-            each = [(count, tile_cycles(s.rates(arith_of(s)), n, vectors)) for n, count in tiles]
+            each = [(alike, tile_cycles(s.rates(arith_of(s)), n, vectors)) for n, alike in tiles]
             width = vectors * s.target.vector_bytes
             late = streamed_cycles(s, width) * min(1.0, entries * width / caches["l1.bytes"]) * (2 if planes else 1)
             row = sum(n * (c + late + (SHORT_CYCLES if vectors > 1 and c < SHORT_STEP else 0.0)) for n, c in each)
