@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -62,20 +63,29 @@ def packed(p: Problem) -> Lying:
 
 
 def fused(p: Problem, lying: Lying) -> tuple[Problem, Lying]:
-    """The problem with axes as one where the kernel does nothing along them and they lie together in all operands."""
+    """The problem without lone axes, and others as one where the kernel does nothing along them and they lie together.
+
+    As ``Problem.fused``, but for axes that do not lie together in all operands.
+    """
+    lone = p.lone_taps()
+    if any(tap is not None for tap in lone):
+        some = [a for a, tap in enumerate(lone) if tap is None] or [p.rank - 1]
+        p, lying = p.without_lone_axes(), _with_axes(lying, some)
     runs = p.plain_runs()
     axes = [a for first, end in runs for a in range(first + 1, end)]
-    x, y, residual = lying
     if any(o.spatial[a - 1] != o.spatial[a] * (p.i[a] or 0) for o in lying if o for a in axes):
         return p, lying
-
-    def of(o: Operand) -> Operand:
-        return replace(o, spatial=tuple(o.spatial[end - 1] for _, end in runs))
-
-    lying = of(x), of(y), None if residual is None else of(residual)
+    lying = _with_axes(lying, [end - 1 for _, end in runs])
     found = p.with_runs_joined()
     is_one = found.has_images_of_pixels() and all(o.n == o.spatial[0] * (found.i[0] or 0) for o in lying if o)
     return found.images_as_pixels() if is_one else found, lying
+
+
+def _with_axes(lying: Lying, axes: Sequence[int]) -> Lying:
+    """How arrays lie that are looked at along some of their spatial axes alone."""
+    x, y, residual = (o and replace(o, spatial=tuple(o.spatial[a] for a in axes)) for o in lying)
+    assert x is not None and y is not None
+    return x, y, residual
 
 
 def operand(value: ArrayLike, name: str, dtype: Dtype, shape: tuple[int | None, ...]) -> Array:

@@ -217,7 +217,7 @@ class Layer:
     def plan(self, shape: Sequence[int], *, rigor: str | None = None) -> Plan:
         """Plan for an input shape; a rigor given decides now, and the layer keeps the choice."""
         problem = self.problem_for(operands.extents_of(shape))
-        s = self.situation(problem.fused())
+        s = changed(self.situation(problem), problem=problem.fused())
         if rigor is not None:
             self._decide(s, setting("rigor", rigor))
         return replace(describe(s, self._chosen(s), self.packed_bytes), problem=problem)
@@ -231,7 +231,7 @@ class Layer:
         """
         if self._asked is not None:
             return self._asked
-        key = s.problem.i, s.problem.residual
+        key = _sizes(s.problem)
         with suppress(KeyError):
             return self._choices[key]
         found = decided(s, self._rigor, self._first_wisdom())
@@ -243,7 +243,7 @@ class Layer:
         """Decide anew, and keep what would not be found again."""
         if self._asked is not None:
             return
-        found, key = decided(s, rigor), (s.problem.i, s.problem.residual)
+        found, key = decided(s, rigor), _sizes(s.problem)
         is_found_again = self._rigor == "estimate" and found == decided(s, "estimate", self._first_wisdom())
         with TABLES:
             if is_found_again:
@@ -302,7 +302,7 @@ class Layer:
 
         with allocating(needed, "compute some of the output channels at a time"):
             form = form_of(algorithm, s)
-            program = self.program(form, lying, offset, mask)
+            program = self.program(form, lying, offset, mask, lone=problem.lone_taps())
         often = self.owns or not self._once
         call = bound(program, key, algorithm, arrays, threads=s.threads, strict=s.strict, seconds=seconds,
                      profile=s.profile, check=self._check, often=often, copies=not form.takes(*lying))
@@ -344,22 +344,27 @@ class Layer:
         """
         problem = self.problem_of(x.shape, residual=residual is not None)
         choice, s, lying = self._choice(self.situation(problem), x, y, residual)
-        return self.program(form_of(choice.algorithm, s), lying, offset, mask, run)
+        form = form_of(choice.algorithm, s)
+        return self.program(form, lying, offset, mask, run, lone=problem.lone_taps())
 
     def program(self, form: Form, lying: Lying, offset: Array | None, mask: Array | None,
-                run: Callable[[Step, int, int], object] | None = None) -> Program:  # fmt: skip
-        """The program of a form for arrays that lie so, or packed; ``run`` packs weights, if not this process."""
+                run: Callable[[Step, int, int], object] | None = None, *, lone: tuple[int | None, ...] = ()
+                ) -> Program:  # fmt: skip
+        """The program of a form for arrays that lie so, or packed; ``run`` packs weights, if not this process.
+
+        ``lone`` are the taps of axes that the form's problem lacks, as ``Problem.lone_taps``.
+        """
         s, p, arithmetic = form.s, form.s.problem, form.arithmetic
         kind = _NUMPY[ARITHMETIC[arithmetic].accumulator]
         (x, y, residual), weights, held = lying if form.takes(*lying) else operands.packed(p), self.weights, list[Any]()
 
         def packed(key: Any, make: Callable[[], Any]) -> Any:
-            held.append(weights.packed(key, make))
+            held.append(weights.packed((lone, key), make))
             return held[-1]
 
         request = Request(
             situation=s, arithmetic=arithmetic, x=x, y=y, residual=residual, check=self._check, packed=packed,
-            weights=lambda sweep: weights.of_sweep(p, sweep, arithmetic), bias=weights.bias_in(kind),
+            weights=lambda sweep: weights.of_sweep(p, sweep, arithmetic, lone), bias=weights.bias_in(kind),
             scale=weights.scale(p), constants=weights.constants(p, kind),
             zero_point=weights.zero_point(p), zero_left=weights.zero_left(p, arithmetic),
             run=run or partial(run_now, check=self._check), moved=lambda *told: None if run else weights.moved(*told),
@@ -369,6 +374,11 @@ class Layer:
         )  # fmt: skip
         made = form.build(request) if form.is_whole else with_gaps(request, form.build(request))
         return Program(made.steps, made.workspace, (*made.keep, *held))
+
+
+def _sizes(p: Problem) -> Any:
+    """What may differ between the problems of a layer: extents, and with them axes that are left out."""
+    return p.i, p.k, p.s, p.d, p.pads, p.residual
 
 
 def decided(s: Situation, rigor: str, known: wisdom.Known | None = None) -> Decision | None:

@@ -156,13 +156,15 @@ class Weights:
             forms = list(self._forms.values())
         return sum(form.nbytes for form in forms if not np.may_share_memory(form, self.w))
 
-    def of_sweep(self, p: Problem, sweep: Sweep, arithmetic: str) -> Array:
+    def of_sweep(self, p: Problem, sweep: Sweep, arithmetic: str, lone: tuple[int | None, ...]) -> Array:
         """Weights of a sweep less their zero points: (groups, m/groups, c/groups, taps), in the arithmetic's type.
 
-        Where ``zero_left`` has some of the zero points, weights are less the rest of them.
+        Where ``zero_left`` has some of the zero points, weights are less the rest of them.  ``lone`` has the taps of
+        axes that the problem lacks, as ``Problem.lone_taps``.
         """
         kind = DTYPES[ARITHMETIC[arithmetic].weight].numpy
-        w, left, zero = self.given().astype(kind, copy=False), self.zero_left(p, arithmetic), self._zero_points(p)
+        w = self.given()[(..., *(slice(None) if tap is None else tap for tap in lone))].astype(kind, copy=False)
+        left, zero = self.zero_left(p, arithmetic), self._zero_points(p)
         zero = (zero if left is None else zero - left).astype(kind)
         g = p.groups
         if p.op == "conv_transpose":

@@ -35,9 +35,9 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
     count: Counter[int] = Counter()
     build = prepared.Layer.program
 
-    def counted(self: Any, form: Any, *more: Any) -> Any:
+    def counted(self: Any, form: Any, *more: Any, **named: Any) -> Any:
         count[form.s.problem.i[-1]] += 1
-        return build(self, form, *more)
+        return build(self, form, *more, **named)
 
     monkeypatch.setattr(prepared.Layer, "program", counted)
     return count

@@ -35,9 +35,9 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
     build = prepared.Layer.program
 
-    def counted(self: Any, form: Any, *more: Any) -> Any:
+    def counted(self: Any, form: Any, *more: Any, **named: Any) -> Any:
         found.append(str(form.s.problem))
-        return build(self, form, *more)
+        return build(self, form, *more, **named)
 
     monkeypatch.setattr(prepared.Layer, "program", counted)
     return found

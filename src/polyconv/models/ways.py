@@ -21,7 +21,7 @@ from polyconv.dialects.call import Operator
 from polyconv.dialects.reading import layout_of
 from polyconv.errors import Error
 from polyconv.gpu.work import Work
-from polyconv.lowering.situation import Situation
+from polyconv.lowering.situation import Situation, changed
 from polyconv.models.elements import BY_TYPE
 from polyconv.models.graph import STAND_IN, Array, Value
 from polyconv.models.layout import Layout
@@ -247,7 +247,7 @@ class _Way:
             if found is not None:
                 layer, x, residual = found
                 problem = replace(layer.problem_for(given[x].shape), residual=residual is not None)
-                made: Situation = layer.situation(problem.fused())
+                made: Situation = changed(layer.situation(problem), problem=problem.fused())
                 return made
         return None
 

@@ -36,7 +36,7 @@ class Around:
             return None
         low = tuple([e if e <= _SMALL else 1 << e.bit_length() - 1 for e in map(int, p.i)])  # type: ignore[arg-type]
         high = tuple([e if e <= _SMALL else 1 << (e - 1).bit_length() for e in map(int, p.i)])  # type: ignore[arg-type]
-        key = low, high, p.residual, s.target, s.profile
+        key = low, high, p.k, p.pads, p.residual, s.target, s.profile  # taps are fewer along axes of one element
         if key not in self._found:
             self._found[key] = _fastest(s, (low, high))
         name = self._found[key]

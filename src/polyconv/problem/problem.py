@@ -262,9 +262,30 @@ class Problem(_Found):
                 runs.append((a, a + 1))
         return tuple(runs)
 
+    def lone_taps(self) -> tuple[int | None, ...]:
+        """Of each spatial axis with one input and one output the kernel's tap that joins the two; None of other axes.
+
+        All other taps of such an axis meet padding alone.
+        """
+        if 1 not in self.i or self.op not in ("conv", "conv_transpose"):
+            return (None,) * self.rank
+
+        def joining(a: int) -> int | None:
+            tap, rest = divmod(self.pads[a][0], self.d[a])  # transposed or not, output 0 meets input ``tap d - pad``
+            return tap if self.i[a] == self.out[a] == 1 and rest == 0 and 0 <= tap < self.k[a] else None
+
+        return tuple(map(joining, range(self.rank)))
+
+    def without_lone_axes(self) -> Problem:
+        """The problem without the axes that ``lone_taps`` has a tap of; equal with the weights of these taps alone."""
+        return _without_lone_axes(self) if 1 in self.i else self
+
     def fused(self) -> Problem:
-        """The equal problem in which each of ``plain_runs`` is one axis, and images are pixels where they may be."""
-        found = self.with_runs_joined()
+        """The problem without lone axes, each of ``plain_runs`` as one, and images as pixels where they may be.
+
+        Equal with the weights of ``lone_taps``.
+        """
+        found = self.without_lone_axes().with_runs_joined()
         return found.images_as_pixels() if found.has_images_of_pixels() else found
 
     def with_runs_joined(self) -> Problem:
@@ -327,6 +348,25 @@ class Problem(_Found):
             output_padding=(0,) * len(rows),
             o=None,
         )
+
+
+@lru_cache(256)
+def _without_lone_axes(p: Problem) -> Problem:
+    lone = p.lone_taps()
+    axes = [a for a, tap in enumerate(lone) if tap is None]
+    if len(axes) == p.rank:
+        return p
+    if not axes:
+        o = None if p.o is None else (1,)
+        return replace(p, i=(1,), k=(1,), s=(1,), d=(1,), pads=((0, 0),), output_padding=(0,), o=o)
+
+    def of(values: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(values[a] for a in axes)
+
+    return replace(
+        p, i=of(p.i), k=of(p.k), s=of(p.s), d=of(p.d), pads=of(p.pads), output_padding=of(p.output_padding),
+        o=None if p.o is None else of(p.o),
+    )  # fmt: skip
 
 
 @lru_cache(256)
