@@ -51,6 +51,10 @@ OPERATORS: dict[str, onnx.ModelProto] = {
     "Relu": _between(_node("Relu", "a", "b")),
     "Add of a channel's number": _between(_node("Add", "a c", "b"), c=random(6, 1, 1)),
     "Mul by its mean": _between(_node("GlobalAveragePool", "a", "g"), _node("Mul", "g a", "b")),
+    "a convolution of a constant": _between(
+        _conv("k", "p", "u"), _node("Add", "a p", "b"), k=random(*SHAPE, seed=4), u=random(6, 6, 3, 3, seed=5),
+    ),
+    "a residual that is a constant": _between(_node("Add", "a k", "b"), k=random(*SHAPE, seed=4)),
     "Mul by a row": _between(_node("Mul", "a c", "b"), c=random(9)),
     "PRelu": _between(_node("PRelu", "a c", "b"), c=random(6, 1, 1)),
     "BatchNormalization after a sum": _between(
@@ -229,6 +233,15 @@ def test_errors_speak_of_the_axes_of_the_model() -> None:
     made.run(None, {"x": random(1, 3, 8, 9)})
     with pytest.raises(polyconv.ArgumentError, match=r"conv.*\(1, 5, 8, 9\)"):
         made.run(None, {"x": random(1, 5, 8, 9)})
+
+
+@pytest.mark.parametrize("shape", [(1, 5, 8, 9), (7,), (2, 3)])
+@pytest.mark.parametrize("layout", ["model", "channels_last"])
+def test_errors_speak_of_constants_as_they_are(layout: str, shape: tuple[int, ...]) -> None:
+    nodes = [_conv("k", "a", "w"), _node("Add", "a x", "y")]
+    model = onnx_model(nodes, [info("x", (1, 4, 8, 9))], ["y"], {"k": random(*shape), "w": random(4, 3, 3, 3)})
+    with pytest.raises(polyconv.Error, match=rf"'a'.*\({', '.join(map(str, shape))},?\)"):
+        InferenceSession(model, layout=layout).run(None, {"x": random(1, 4, 8, 9)})
 
 
 JOINED = {

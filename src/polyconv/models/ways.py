@@ -129,8 +129,8 @@ class _Way:
                  options: Options, far: bool, varies: bool, last: bool) -> None:  # fmt: skip
         self._label, self._operator, self._places, self._options, self._turned = label, operator, places, options, last
         seen = replace(operator, row=replace(operator.row, layout="NHWC")) if last else operator
-        self._bound = seen.bind(constants, far=far, varies=varies, device=options.device)
         self._images = [(at, row.role) for at, row in enumerate(operator.row.inputs) if row.role in _IMAGES]
+        self._bound = seen.bind(self._seen(constants), far=far, varies=varies, device=options.device)
         # shapes and types, problem, direct call, of the run before
         self._last: tuple[Any, Any, Any] = (None, None, None)
 
@@ -258,11 +258,16 @@ class _Way:
 
     def _given(self, arrays: Sequence[Array]) -> list[Any]:
         """Inputs by position, as the operator that computes them sees them; constants are None."""
-        given: list[Any] = [None if at is None else arrays[at] for at in self._places]
+        given = self._seen({at: arrays[place] for at, place in enumerate(self._places) if place is not None})
+        return [given.get(at) for at in range(len(self._places))]
+
+    def _seen(self, inputs: Mapping[int, Array]) -> dict[int, Any]:
+        """Some inputs by position, images among them with the axes in the order in which they are computed."""
+        seen: dict[int, Any] = dict(inputs)
         for at, role in self._images if self._turned else ():
-            if at < len(given) and given[at] is not None:
-                given[at] = (_gathered if role == "x" else _pixels)(given[at])
-        return given
+            if at in seen and seen[at].ndim >= 3:  # else it is none, as an error will say
+                seen[at] = (_gathered if role == "x" else _pixels)(seen[at])
+        return seen
 
     def _problem_of(self, arrays: Sequence[Array], given: Sequence[Any]) -> Problem | None:
         """The convolution that inputs amount to, which memory must hold; errors speak of the axes of the model."""
@@ -283,8 +288,11 @@ class _Way:
 
     def _refuse(self, arrays: Sequence[Array]) -> None:
         """Raise what the operator finds wrong with inputs that lie as the model says."""
-        held = self._bound.constants
-        every = [held.get(at) if place is None else arrays[place] for at, place in enumerate(self._places)]
+        held, images = self._bound.constants, {at for at, _ in self._images}
+        every = [
+            arrays[place] if place is not None else _planes(held[at]) if at in images and np.ndim(held.get(at)) >= 3 else held.get(at)
+            for at, place in enumerate(self._places)
+        ]  # fmt: skip
         shapes, dtypes = ([None if a is None else get(a) for a in every] for get in (np.shape, attrgetter("dtype")))
         self._operator.infer(*shapes, dtypes=dtypes)
 
