@@ -186,12 +186,15 @@ def columns_out(k: Module, name: str, spec: Move, y: Scheme, lanes: int, *, seve
     with k.function(name, ColumnsOut) as given:
         lines, bias, residual = given.lines, given.bias, given.residual
         mask, nothing = k.mask(given.channels, lanes), k.constant(vector("i1", lanes), 0)
-        masks = [Mask(k.select(lines > i, mask.bits, nothing), k.select(lines > i, mask.count, 0)) for i in range(y.m)]
+        # lines that are not there have the place of one that is, as in ``rows_out``
+        there = [lines > i for i in range(y.m)]
+        masks = [Mask(k.select(each, mask.bits, nothing), k.select(each, mask.count, 0)) for each in there]
         stores = [
-            store_out(block, bias, bias, residual + given.r_line * i if i else residual, given.r_pixel,
-                      given.r_channel, given.constants)
+            store_out(block, bias, bias, residual + k.select(there[i], given.r_line * i, 0) if i else residual,
+                      given.r_pixel, given.r_channel, given.constants)
             for i in range(y.m)
         ]  # fmt: skip
+        steps = [k.select(each, given.target_line, 0) for each in there[1:]] + [given.target_line]
 
         def column(place: Buffer, at: Buffer, seen: Value, u: Value, channel: Value) -> Value:
             products = []
@@ -200,9 +203,9 @@ def columns_out(k: Module, name: str, spec: Move, y: Scheme, lanes: int, *, seve
                 at = at + given.sums_point
             outputs = y.back(k, products)
             total = outputs[0]
-            for value, store, there in zip(outputs, stores, masks, strict=True):
-                store(value, place, u, channel, there)
-                place = place + given.target_line
+            for value, store, inside, step in zip(outputs, stores, masks, steps, strict=True):
+                store(value, place, u, channel, inside)
+                place = place + step
             for value in outputs[1:]:
                 total = total + value
             # 0 * Inf and 0 * NaN are NaN, of a sum too: one multiply-add finds them

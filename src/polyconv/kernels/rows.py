@@ -159,12 +159,16 @@ def rows_out(k: Module, name: str, spec: Move, y: Scheme, lanes: int, *, f16c: b
         bias, residual = given.bias, given.residual
         nothing, every = (k.constant(vector("i1", lanes), bit) for bit in (0, 1))
         pixel_bytes = k.constant(INT, size)
+        # lines that are not there have the place of one that is: to find that nothing is asked of a page that is none
+        # takes a CPU thousands of cycles
+        there = [lines > i for i in range(y.m)]
         stores = [
-            store_out(block, bias, bias, residual + given.r_line * i if i else residual, pixel_bytes, given.r_channel,
-                      given.constants)
+            store_out(block, bias, bias, residual + k.select(there[i], given.r_line * i, 0) if i else residual,
+                      pixel_bytes, given.r_channel, given.constants)
             for i in range(y.m)
         ]  # fmt: skip
-        inside = [k.select(lines > i, every, nothing) for i in range(y.m)]
+        steps = [k.select(each, line, 0) for each in there[1:]] + [line]
+        inside = [k.select(each, every, nothing) for each in there]
         with k.loop(0, channels, carry=[given.sums, given.target, k.constant(kind, 0)]) as c:
             ahead = k.select(c.index + 1 < channels, target_channel, line * y.m - c.index * target_channel)
             with k.loop(0, given.pixels, lanes, carry=c.values) as u:
@@ -177,11 +181,11 @@ def rows_out(k: Module, name: str, spec: Move, y: Scheme, lanes: int, *, f16c: b
                 outputs = y.back(k, products)
                 at = place
                 for i, (value, store) in enumerate(zip(outputs, stores, strict=True)):
-                    here = Mask(mask.bits & inside[i], k.select(lines > i, mask.count, 0))
+                    here = Mask(mask.bits & inside[i], k.select(there[i], mask.count, 0))
                     if asks:
                         k.prefetch(at + ahead, writing=True)
                     store(value, at, u.index, c.index, here)
-                    at = at + line
+                    at = at + steps[i]
                 total: Value = outputs[0]
                 for value in outputs[1:]:
                     total = total + value

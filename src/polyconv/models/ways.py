@@ -288,11 +288,11 @@ class _Way:
 
     def _refuse(self, arrays: Sequence[Array]) -> None:
         """Raise what the operator finds wrong with inputs that lie as the model says."""
-        held, images = self._bound.constants, {at for at, _ in self._images}
-        every = [
-            arrays[place] if place is not None else _planes(held[at]) if at in images and np.ndim(held.get(at)) >= 3 else held.get(at)
-            for at, place in enumerate(self._places)
-        ]  # fmt: skip
+        held: dict[int, Any] = dict(self._bound.constants)
+        for at, _ in self._images:
+            if at in held and held[at].ndim >= 3:
+                held[at] = _planes(held[at])
+        every = [held.get(at) if place is None else arrays[place] for at, place in enumerate(self._places)]
         shapes, dtypes = ([None if a is None else get(a) for a in every] for get in (np.shape, attrgetter("dtype")))
         self._operator.infer(*shapes, dtypes=dtypes)
 
