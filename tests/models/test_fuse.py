@@ -67,8 +67,9 @@ def test_half_precision_fuses_only_what_commutes_with_rounding(op: str) -> None:
 @pytest.mark.parametrize("batch", [2, "N"])
 def test_residual_of_proven_shape_is_fused(batch: int | str) -> None:
     nodes = [
+        node("Sigmoid", ["x"], ["s"], "other"),
         node("Conv", ["x", "w"], ["a"], "left", pads=[1, 1]),
-        node("Conv", ["x", "v"], ["b"], "right"),
+        node("Conv", ["s", "v"], ["b"], "right"),
         node("Add", ["a", "b"], ["c"], "add"),
         node("Relu", ["c"], ["y"], "relu"),
     ]

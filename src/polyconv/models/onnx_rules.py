@@ -7,7 +7,6 @@ and says whether bits may change.  It runs nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,6 +18,7 @@ from polyconv.models.elements import BY_ONNX
 from polyconv.models.graph import Array, Node, along
 from polyconv.models.native import OWN
 from polyconv.models.onnx_bounds import clipped
+from polyconv.models.onnx_branches import branches
 from polyconv.models.onnx_channels import biased, channels_first, scaled_lines
 from polyconv.models.onnx_dynamic import constant_zero, product_of_bytes, spanning
 from polyconv.models.onnx_integers import (
@@ -48,9 +48,9 @@ from polyconv.models.onnx_qlinear import (
     real_rows,
 )
 from polyconv.models.onnx_recurrent import recurrent
-from polyconv.models.onnx_weights import is_transposed, output_channels
+from polyconv.models.onnx_weights import is_transposed, normalisation, output_channels
 from polyconv.models.operators import has_row
-from polyconv.models.rewriting import Change, Rule, View
+from polyconv.models.rewriting import Change, Rule, View, standing_for
 from polyconv.models.spelled import spelled_out
 
 __all__ = ["LAST_RULES", "LATE_RULES", "ON_GPU", "RULES"]
@@ -125,7 +125,7 @@ def padding(node: Node, view: View) -> Change | None:
     attributes = {name: value for name, value in conv.attributes.items() if name != "auto_pad"}
     attributes["pads"] = [a + b for a, b in zip(own, pads, strict=True)]
     inputs = (node.inputs[0], *conv.inputs[1:])
-    return Change((node, conv), (_made(conv, (node, conv), inputs=inputs, attributes=attributes),))
+    return Change((node, conv), (standing_for(conv, (node, conv), inputs=inputs, attributes=attributes),))
 
 
 def cut_off(node: Node, view: View) -> Change | None:
@@ -158,7 +158,7 @@ def cut_off(node: Node, view: View) -> Change | None:
         if not isinstance(dims[axis], int) and shortest < left:
             return None  # of a short input nothing might be left
     pads = [*pads[:rank], *(pads[rank + a] - strides[a] * ends.get(a + 2, 0) for a in range(rank))]
-    made = _made(conv, (conv, node), outputs=node.outputs, attributes={**conv.attributes, "pads": pads})
+    made = standing_for(conv, (conv, node), outputs=node.outputs, attributes={**conv.attributes, "pads": pads})
     return Change((conv, node), (made,))
 
 
@@ -223,7 +223,7 @@ def scaled(node: Node, view: View) -> Change | None:
         return None
     groups, m = conv.attributes.get("group", 1), output_channels(conv, w)
     axis = w.ndim - 1 if conv.op == "NhwcConv" else 1
-    factors = _normalisation(node, view) if node.op == "BatchNormalization" else _factor(node, conv, view, w.ndim, axis)
+    factors = normalisation(node, view) if node.op == "BatchNormalization" else _factor(node, conv, view, w.ndim, axis)
     if factors is None or any(f.shape != (m,) for f in factors) or (axis != 1 and node.op == "BatchNormalization"):
         return None
     scale, shift = factors
@@ -236,28 +236,11 @@ def scaled(node: Node, view: View) -> Change | None:
     names = view.fresh(f"weights of {node.outputs[0]}"), view.fresh(f"bias of {node.outputs[0]}")
     with np.errstate(over="ignore"):
         constants = {names[0]: new.astype(w.dtype), names[1]: added.astype(w.dtype)}
-    made = _made(conv, (conv, node), inputs=(conv.inputs[0], *names), outputs=node.outputs)
+    made = standing_for(conv, (conv, node), inputs=(conv.inputs[0], *names), outputs=node.outputs)
     return Change((conv, node), (made,), constants)
 
 
 _SCALABLE = frozenset(("Conv", "ConvTranspose", "NhwcConv"))
-
-
-def _normalisation(node: Node, view: View) -> tuple[Array, Array] | None:
-    """Scale and shift of a BatchNormalization with constant statistics."""
-    given = [view.constant(node, position) for position in range(1, 5)]
-    if node.attributes.get("training_mode", 0) or node.attributes.get("spatial", 1) != 1:
-        return None
-    if node.version < 7 and not node.attributes.get("is_test", 0):
-        return None
-    arrays = [a.astype(np.float64) for a in given if a is not None]
-    if len(arrays) != 4:
-        return None
-    gamma, beta, mean, variance = arrays
-    with np.errstate(all="ignore"):
-        scale = gamma / np.sqrt(variance + float(np.float32(node.attributes.get("epsilon", 1e-5))))
-        shift = beta - mean * scale
-    return scale, shift
 
 
 def _factor(node: Node, conv: Node, view: View, rank: int, axis: int) -> tuple[Array, Array] | None:
@@ -306,12 +289,6 @@ def gelu(node: Node, view: View) -> Change | None:
     return None
 
 
-def _made(like: Node, taken: Sequence[Node], **fields: Any) -> Node:
-    """A node like another, in the place of some."""
-    stands_for = tuple(node for each in taken for node in each.of_file)
-    return replace(like, **fields, origin=None, stands_for=stands_for)
-
-
 def _rule(apply: Any, *ops: str, is_exact: bool = False, domains: Sequence[str] = ("",)) -> Rule:
     return Rule(frozenset(ops), apply, is_exact, frozenset(domains))
 
@@ -344,6 +321,7 @@ RULES = (
     _rule(padding, "Pad"),
     _rule(cut_off, "Slice"),
     _rule(scaled, "BatchNormalization", "Mul", "Div"),
+    _rule(branches, "Add"),
     _rule(product, "MatMul"),
     _rule(linear, "Gemm", "MatMul"),
     _rule(scaled_lines, "LayerNormalization", domains=("", OWN)),

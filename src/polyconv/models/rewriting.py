@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import field, replace
+from typing import Any
 
 from polyconv.dataclass import dataclass
 from polyconv.models.graph import Array, Graph, Node, Value, live
 
-__all__ = ["Change", "Rule", "View", "rewritten"]
+__all__ = ["Change", "Rule", "View", "rewritten", "standing_for"]
 
 _MOST_PASSES = 100
 
@@ -103,6 +104,12 @@ class Rule:
     apply: Callable[[Node, View], Change | None]
     is_exact: bool
     domains: frozenset[str] = frozenset(("",))
+
+
+def standing_for(like: Node, taken: Sequence[Node], **fields: Any) -> Node:
+    """A node like another, in the place of some."""
+    stands_for = tuple(node for each in taken for node in each.of_file)
+    return replace(like, **fields, origin=None, stands_for=stands_for)
 
 
 def rewritten(graph: Graph, rules: Iterable[Rule], known: Mapping[str, Array], opsets: Mapping[str, int]) -> Graph:
