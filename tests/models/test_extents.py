@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
-from making import info, onnx_model, onnxruntime_run
+from making import info, onnx_model, onnxruntime_run, random, session
 from onnx import TensorProto, helper
 
 from polyconv import ModelError
@@ -27,13 +28,13 @@ def _theirs(op: str, inputs: list[np.ndarray], **attributes: Any) -> np.ndarray:
     return onnxruntime_run(model, dict(zip(names, inputs, strict=True)))[0]
 
 
-@pytest.mark.parametrize("op", ["Add", "Sub", "Mul", "Div"])
+@pytest.mark.parametrize("op", ["Add", "Sub", "Mul", "Div", "Mod"])
 @pytest.mark.parametrize("dtype", [np.int64, np.int32])
 def test_arithmetic_is_onnxruntime_s(op: str, dtype: type) -> None:
     rng = np.random.default_rng(1)
     for shapes in (((), (3,)), ((4,), (4,)), ((2, 1), (3,))):
         a, b = (rng.integers(-20, 20, shape).astype(dtype) for shape in shapes)
-        if op == "Div":
+        if op in ("Div", "Mod"):
             b = np.where((b == 0) | (b == -1), 7, b).astype(dtype)
         mine = onnx_extents[op](_node(op), [a, b])
         assert mine is not None and mine.dtype == dtype
@@ -53,6 +54,18 @@ def test_picking_and_joining_is_onnxruntime_s() -> None:
     np.testing.assert_array_equal(mine, _theirs("Cast", [a], to=TensorProto.INT32), strict=True)
 
 
+def test_asking_and_counting_is_onnxruntime_s() -> None:
+    a, b = np.array([[3, -1, 4]]), np.array([[3], [4]])
+    mine = onnx_extents["Equal"](_node("Equal"), [a, b])
+    np.testing.assert_array_equal(mine, _theirs("Equal", [a, b]), strict=True)
+    mine = onnx_extents["Where"](_node("Where"), [a == b, a, b])
+    np.testing.assert_array_equal(mine, _theirs("Where", [a == b, a, b]), strict=True)
+    for numbers in ((0, 7, 2), (5, -4, -3), (2, 2, 1), (3, 0, 1)):
+        given = [np.array(n) for n in numbers]
+        mine = onnx_extents["Range"](_node("Range"), given)
+        np.testing.assert_array_equal(mine, _theirs("Range", given), strict=True)
+
+
 A = np.array([1, 2])
 
 
@@ -65,7 +78,10 @@ A = np.array([1, 2])
         (_node("Div"), [np.array([-(2**63)]), np.array([-1])]), (_node("Gather"), [A, np.array(2)]),
         (_node("Gather", axis=1), [A, np.array(0)]), (_node("Concat"), [A, A]),
         (_node("Cast", to=TensorProto.INT8), [np.array([300])]), (_node("Cast", to=TensorProto.FLOAT), [A]),
-        (_node("Cast", to=99), [A]),
+        (_node("Cast", to=99), [A]), (_node("Mod"), [A, A * 0]), (_node("Mod", fmod=1), [-A, A]),
+        (_node("Where"), [A, A, A]), (_node("Where"), [A > 1, A, A.astype(np.int32)]), (_node("Add"), [A > 1, A > 0]),
+        (_node("Range"), [np.array(0), np.array(65), np.array(1)]),
+        (_node("Range"), [np.array(0), np.array(5), np.array(0)]),
     ],
 )  # fmt: skip
 def test_anything_else_is_the_host_s(node: Node, inputs: list[np.ndarray]) -> None:
@@ -120,3 +136,52 @@ def test_halves_of_halves_are_known(is_open: bool) -> None:
     ran = {node.op: node.engine for node in session.nodes}
     assert is_open or (ran["Gather"], ran["Div"]) == ("constant", "constant")
     np.testing.assert_array_equal(session.run(None, {"x": x})[0], np.maximum(x[:, :2], 0))
+
+
+def _in_windows(extent: int) -> onnx.ModelProto:
+    """Twice: padded to a multiple of 4 pixels, and seen in windows, by what PyTorch exports for it."""
+    nodes = [helper.make_node("Conv", ["x", "w"], ["c"], "conv")]
+
+    def op(kind: str, *inputs: str, **attributes: Any) -> str:
+        name = f"{kind} {len(nodes)}"
+        nodes.append(helper.make_node(kind, list(inputs), [name], name, **attributes))
+        return name
+
+    last = "c"
+    filling = helper.make_tensor("zero", TensorProto.INT64, [1], [0])
+    for _ in range(2):
+        rest = op("Mod", op("Sub", "four", op("Mod", op("Gather", op("Shape", last), "two"), "four")), "four")
+        pads = op("Concat", "zero", op("Unsqueeze", rest, "zero"), op("ConstantOfShape", "more", value=filling), axis=0)
+        pairs = op("Slice", op("Reshape", pads, "pairs"), "minus", "least", "zero", "minus")
+        padded = op("Pad", last, op("Reshape", op("Transpose", pairs, perm=[1, 0]), "minus"))
+        length = op("Gather", op("Shape", padded), "two")
+        windows = op("Concat", "minus", op("Unsqueeze", op("Div", length, "four"), "zero"), "fours", axis=0)
+        there = op("Relu", op("Reshape", padded, windows))
+        last = op("Reshape", there, op("Concat", "ones", "sixes", op("Unsqueeze", length, "zero"), axis=0))
+    constants = {
+        "w": random(6, 6, 1), "two": np.array(2), "four": np.array(4), "zero": np.array([0]), "more": np.array([4]),
+        "pairs": np.array([-1, 2]), "minus": np.array([-1]), "least": np.array([-(2**63) + 1]),
+        "fours": np.array([4]), "ones": np.array([1]), "sixes": np.array([6]),
+    }  # fmt: skip
+    return onnx_model(nodes, [info("x", [1, 6, extent])], [last], constants)
+
+
+@pytest.mark.parametrize("extent", [12, 13])
+def test_chains_of_shapes_are_gone(extent: int) -> None:
+    model, x = _in_windows(extent), random(1, 6, extent)
+    made = session(model)
+    there = {record.op for record in made.nodes if record.engine not in ("removed", "constant")}
+    assert there == {"Conv", "Pad", "Reshape", "Relu"}
+    np.testing.assert_allclose(made.run(None, {"x": x})[0], onnxruntime_run(model, {"x": x})[0], rtol=1e-5, atol=1e-5)
+    assert made.memory.node  # its extents are all known before a run
+
+
+def test_nothing_is_padded_without_a_copy() -> None:
+    nodes = [helper.make_node("Conv", ["x", "w"], ["c"]), helper.make_node("Pad", ["c", "pads"], ["p"]),
+             helper.make_node("Sigmoid", ["p"], ["y"])]  # fmt: skip
+    constants = {"w": random(6, 6, 1), "pads": np.zeros(6, np.int64)}
+    model = onnx_model(nodes, [info("x", [1, 6, 9])], ["y"], constants)
+    made, x = session(model), random(1, 6, 9)
+    for _ in range(3):
+        np.testing.assert_allclose(made.run(None, {"x": x})[0], onnxruntime_run(model, {"x": x})[0], rtol=1e-5)
+    assert made.memory.sum_bytes == 2 * 4 * 6 * 9

@@ -10,8 +10,9 @@ from polyconv.models.controlled import with_control_flow
 from polyconv.models.fold import Views, looked_at
 from polyconv.models.graph import Array, Graph, live
 from polyconv.models.native import ONNX, Translation
-from polyconv.models.onnx_host import onnx_host, onnx_views
+from polyconv.models.onnx_host import onnx_host
 from polyconv.models.onnx_rules import LAST_RULES, LATE_RULES, ON_CPU, ON_GPU, RULES
+from polyconv.models.onnx_views import onnx_views
 from polyconv.models.options import Options
 from polyconv.models.program import Program
 from polyconv.models.rewriting import rewritten

@@ -14,7 +14,7 @@ import numpy as np
 from polyconv.models.elements import BY_ONNX
 from polyconv.models.graph import Array, Node
 
-__all__ = ["onnx_extents"]
+__all__ = ["are_few", "onnx_extents"]
 
 _MOST = 64
 """Numbers of an input."""
@@ -52,6 +52,29 @@ def _expanded(node: Node, inputs: Sequence[Array]) -> Array:
     return np.broadcast_to(data, shape)
 
 
+def _remainder(node: Node, inputs: Sequence[Array]) -> Array:
+    """What is left of a quotient that is rounded down, with the sign of the divisor; by ``fmod`` it has the other."""
+    a, b = inputs
+    if not b.all() or node.attributes.get("fmod", 0):
+        raise ValueError
+    return np.asarray(np.mod(a, b), a.dtype)
+
+
+def _chosen(node: Node, inputs: Sequence[Array]) -> Array:
+    condition, a, b = inputs
+    if condition.dtype.kind != "b":
+        raise TypeError
+    _same([a, b])
+    return np.where(condition, a, b)
+
+
+def _counted(node: Node, inputs: Sequence[Array]) -> Array:
+    start, limit, delta = (int(a.reshape(()).item()) for a in _same(inputs))
+    if delta == 0 or abs(limit - start) > _MOST * abs(delta):
+        raise ValueError
+    return np.array(range(start, limit, delta), inputs[0].dtype)
+
+
 def _same(inputs: Sequence[Array]) -> Sequence[Array]:
     """Inputs of one type, as arithmetic takes them."""
     if len({a.dtype for a in inputs}) > 1:
@@ -64,17 +87,28 @@ _COMPUTED: Mapping[str, Callable[[Node, Sequence[Array]], Array]] = {
     "Cast": _cast,
     "Concat": lambda node, inputs: np.concatenate(_same(inputs), node.attributes["axis"]),
     "Div": lambda node, inputs: _divided(node, _same(inputs)),
+    "Equal": lambda node, inputs: np.equal(*_same(inputs)),
     "Expand": _expanded,
     "Gather": _gathered,
+    "Mod": lambda node, inputs: _remainder(node, _same(inputs)),
     "Mul": lambda node, inputs: np.multiply(*_same(inputs)),
+    "Range": _counted,
     "Sub": lambda node, inputs: np.subtract(*_same(inputs)),
+    "Where": _chosen,
 }
 
 
-def _few(compute: Callable[[Node, Sequence[Array]], Array]) -> Callable[[Node, Sequence[Array]], Array | None]:
+def are_few(arrays: Sequence[Array]) -> bool:
+    """Whether they are integers, or answers to a question, and few."""
+    return all(a.dtype.kind in "iub" and a.size <= _MOST for a in arrays)
+
+
+def _few(op: str, compute: Callable[[Node, Sequence[Array]], Array]
+         ) -> Callable[[Node, Sequence[Array]], Array | None]:  # fmt: skip
     """The same for a few integers, and nothing for all else."""
     def computed(node: Node, inputs: Sequence[Array]) -> Array | None:
-        if node.version < _LEAST_OPSET or any(a.dtype.kind not in "iu" or a.size > _MOST for a in inputs):
+        numbers = inputs[1:] if op == "Where" else inputs
+        if node.version < _LEAST_OPSET or not are_few(inputs) or any(a.dtype.kind == "b" for a in numbers):
             return None
         try:
             return np.asarray(compute(node, inputs))
@@ -85,6 +119,6 @@ def _few(compute: Callable[[Node, Sequence[Array]], Array]) -> Callable[[Node, S
 
 
 onnx_extents: Mapping[str, Callable[[Node, Sequence[Array]], Array | None]] = {
-    op: _few(compute) for op, compute in _COMPUTED.items()
+    op: _few(op, compute) for op, compute in _COMPUTED.items()
 }
 """By operator: its result of a few integers; None for anything else."""

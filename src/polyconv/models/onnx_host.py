@@ -19,18 +19,16 @@ import numpy as np
 from polyconv.errors import ModelError, Unsupported
 from polyconv.models.exact_sums import ask_for_exact_sums
 from polyconv.models.graph import Array, Graph, Node, Value
-from polyconv.models.limits import check_bytes, shorten
-from polyconv.models.onnx_extents import onnx_extents
+from polyconv.models.limits import shorten
 from polyconv.models.onnx_file import IR_VERSION
 from polyconv.models.onnx_shapes import value_info
+from polyconv.models.onnx_views import filled
 from polyconv.models.segment import Segment
-from polyconv.operators.job import Known, Operation
-from polyconv.operators.views import view
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
 
-__all__ = ["onnx_host", "onnx_views"]
+__all__ = ["onnx_host"]
 
 _LARGE = 1 << 16  # bytes from which onnxruntime reads a constant in place instead of from the model's bytes
 _HEAVY = frozenset(
@@ -63,7 +61,7 @@ def onnx_host(
     """Make nodes of an ONNX graph ready to run; see ``segment.Host``."""
     for node in nodes:
         if node.op == "ConstantOfShape" and node.inputs[0] in constants:
-            _filled(node, [constants[node.inputs[0]]])  # refuses a tensor that the machine cannot hold
+            filled(node, [constants[node.inputs[0]]])  # refuses a tensor that the machine cannot hold
     refusal = "onnxruntime is not installed"
     untyped = [value.name for value in inputs if not value.type]
     in_bfloat16 = any(v.type == "tensor(bfloat16)" for v in inputs) or any(
@@ -334,48 +332,3 @@ _SOFT: Mapping[str, Callable[[Array, int], Array]] = {
     "LogSoftmax": _log_softmax,
     "Hardmax": _hardmax,
 }
-
-
-def _filled(node: Node, inputs: Sequence[Array]) -> Array:
-    shape = inputs[0]
-    if shape.ndim != 1 or shape.dtype.kind not in "iu" or shape.size > 64:
-        raise ModelError(
-            f"{node.label} is given the shape {shorten(shape.tolist())}, which is no list of extents"
-        )
-    value = np.asarray(node.attributes.get("value", np.zeros(1, np.float32)))
-    if value.size != 1:
-        raise ModelError(f"{node.label} fills with {value.size} values; it takes one")
-    extents = [int(extent) for extent in shape]
-    check_bytes(node.label, extents, value.itemsize)
-    return np.broadcast_to(value.reshape(()), extents)
-
-
-def _unsqueezed(node: Node, inputs: Sequence[Array]) -> Array:
-    axes = inputs[1].tolist() if len(inputs) > 1 else node.attributes.get("axes")
-    return np.expand_dims(inputs[0], tuple(axes))  # type: ignore[arg-type]
-
-
-def _looked_at(node: Node, inputs: Sequence[Array]) -> Array | None:
-    """A node that runs as a view; None where it does not, or has several results."""
-    if len(node.outputs) != 1 or not all(node.inputs):
-        return None
-    known = tuple(Known(a.dtype.name, a.shape, a) for a in inputs)
-    found = view(Operation(node.op, node.version, node.attributes, known))
-    return None if isinstance(found, str) else found.look(inputs)[0]
-
-
-def _joined(node: Node, inputs: Sequence[Array]) -> Array | None:
-    axis = node.attributes.get("axis")
-    return None if axis is None or not all(node.inputs) else np.concatenate(inputs, axis)
-
-
-onnx_views: Mapping[str, Callable[[Node, Sequence[Array]], Array | None]] = {
-    **dict.fromkeys(("Flatten", "Reshape", "Slice", "Squeeze"), _looked_at),
-    **onnx_extents,
-    "Concat": _joined,
-    "ConstantOfShape": _filled,
-    "Identity": lambda node, inputs: inputs[0],
-    "Transpose": lambda node, inputs: inputs[0].transpose(node.attributes.get("perm")),
-    "Unsqueeze": _unsqueezed,
-}
-"""Nodes that look at a constant in another way, evaluated without a copy, however large it is; and a few numbers."""

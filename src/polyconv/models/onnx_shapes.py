@@ -8,6 +8,7 @@ It computes nothing and knows no convolution.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -17,14 +18,17 @@ from polyconv.dialects import ort
 from polyconv.models.elements import BY_ONNX, BY_TYPE, type_of
 from polyconv.models.graph import Array, Node, Value
 from polyconv.models.onnx_counts import reshaped
-from polyconv.models.onnx_extents import onnx_extents
+from polyconv.models.onnx_extents import are_few
+from polyconv.models.onnx_views import onnx_views
 
 if TYPE_CHECKING:
     from onnx import NodeProto, ValueInfoProto
 
 __all__ = ["stated", "value_info"]
 
-_MOST_PASSES = 64
+_MOST_PASSES = 256
+_AHEAD = 256
+"""Nodes that are looked at in a pass, as long as something is proven of them: a pass is as long as what it looks at."""
 _SMALL = 4096  # bytes: what a Reshape or Slice reads; weights are only declared
 
 
@@ -48,19 +52,33 @@ def stated(
     """
     known, found, left = dict(constants), dict[str, Value](), list(nodes)
     given = [_with_own_symbols(value) for value in inputs]
+    ahead = _AHEAD
     for _ in range(_MOST_PASSES):
-        proven = _inferred(left, given, known, opsets)
-        new = _extents(left, proven, known)
-        found |= proven
+        some = left[:ahead]
+        found |= _inferred(some, given, known, opsets)
+        new = _extents(some, found, known)
         own = {extent for value in given for extent in value.dims or ()}  # inference names others anew each time
-        shaped = {name: _with_own_symbols(value, own) for name, value in reshaped(nodes, found, known).items()}
-        if not new and not shaped:
-            break
+        shaped = {name: _with_own_symbols(value, own) for name, value in reshaped(some, found, known).items()}
         found |= {name: Value(name, type_of(array.dtype), array.shape) for name, array in new.items()} | shaped
-        given += shaped.values()
         known |= new
-        left = [node for node in left if not new.keys() | shaped.keys() >= set(node.outputs)]
+        done = {n for n in some if all(name in known or _is_proven(n, found.get(name)) for name in n.writes)}
+        if not new and not shaped and not done:
+            if ahead >= len(left):
+                break
+            ahead *= 4
+        told = {name: found[name] for node in done for name in node.writes if name not in known} | shaped
+        left = [node for node in left if node not in done and not told.keys() >= set(node.outputs)]
+        read = {name for node in left for name in node.reads}
+        given = [value for value in {**{value.name: value for value in given}, **told}.values() if value.name in read]
     return found
+
+
+def _is_proven(node: Node, value: Value | None) -> bool:
+    """Whether nothing more can be said of what a node makes; of integers that are counted with, what they are can."""
+    if value is None or value.type not in BY_TYPE or value.dims is None:
+        return False
+    counts = BY_TYPE[value.type].numpy.kind in "iub" and (node.op == "Shape" or node.op in onnx_views)
+    return not counts and all(isinstance(extent, int) for extent in value.dims)
 
 
 def _extents(nodes: Sequence[Node], values: Mapping[str, Value], known: Mapping[str, Array]) -> dict[str, Array]:
@@ -68,13 +86,19 @@ def _extents(nodes: Sequence[Node], values: Mapping[str, Value], known: Mapping[
     found: dict[str, Array] = {}
     for node in nodes:
         made = None
-        if node.op == "Shape" and not node.domain and (value := values.get(node.inputs[0])) is not None:
-            dims = (value.dims or ("",))[node.attributes.get("start", 0) : node.attributes.get("end")]
+        if node.op == "Shape" and not node.domain:
+            name = node.inputs[0]
+            array, value = found.get(name, known.get(name)), values.get(name)
+            extents = (value and value.dims) or ("",) if array is None else array.shape
+            dims = extents[node.attributes.get("start", 0) : node.attributes.get("end")]
             made = np.array(dims, np.int64) if all(isinstance(extent, int) for extent in dims) else None
-        elif node.op in onnx_extents and not node.domain and found.keys() & set(node.inputs):
+        elif node.op in onnx_views and not node.domain:
             given = [found.get(name, known.get(name)) for name in node.inputs]
-            if not any(a is None for a in given):
-                made = onnx_extents[node.op](node, [a for a in given if a is not None])
+            few = [a for a in given if a is not None]
+            if len(few) == len(given) and are_few(few):
+                with suppress(Exception):  # whoever runs the node reports what is wrong with it
+                    made = onnx_views[node.op](node, few)
+                made = made if made is None or are_few([made]) else None
         if made is not None:
             found[node.outputs[0]] = made
     return found
@@ -87,6 +111,8 @@ def _inferred(
     import onnx
     from onnx import helper, numpy_helper
 
+    read = {name for node in nodes for name in node.reads}
+    constants = {name: array for name, array in constants.items() if name in read}
     small = {name for name, array in constants.items() if array.nbytes <= _SMALL and array.dtype.kind in "iu"}
     declared = [value_info(value) for value in inputs if value.name not in constants]
     declared += [

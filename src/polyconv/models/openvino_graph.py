@@ -19,8 +19,8 @@ from polyconv.models.elementwise import ELEMENTWISE
 from polyconv.models.fold import fold
 from polyconv.models.graph import Array, Dims, Graph, Node, Value, fixed, live
 from polyconv.models.native import Translation, broadcast_dims
-from polyconv.models.onnx_host import onnx_views
 from polyconv.models.onnx_products import ALL_FLOATS, linear, product
+from polyconv.models.onnx_views import onnx_views
 from polyconv.models.openvino_integers import CONVOLUTIONS, levels_of, of_bytes
 from polyconv.models.openvino_layer import Layer
 from polyconv.models.operators import is_convolution

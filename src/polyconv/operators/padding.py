@@ -20,6 +20,7 @@ from polyconv.operators.numbers import COMES_WITH_THE_RUN, with_numbers
 from polyconv.operators.picking import sampled
 from polyconv.operators.taps import Integers, Taps, picked
 from polyconv.operators.types import untaken
+from polyconv.operators.views import View
 
 __all__ = ["padding"]
 
@@ -34,18 +35,27 @@ class _Pads:
     value: float
 
 
-def padding(operation: Operation) -> Own | str:
-    """An operation as taps of each axis, or why not."""
-    return with_numbers(operation, (1, 2, 3), _read)
-
-
-def _read(operation: Operation) -> Own | str:
+def padding(operation: Operation) -> Own | View | str:
+    """An operation as taps of each axis, as a view where nothing is padded, or why not."""
     x = operation.inputs[0] if operation.inputs else None
     if x is None or operation.outputs != 1:
         return "it has no input"
+    pads = _given(operation)
+    rank = None if x.dims is None else len(x.dims)
+    if isinstance(pads, _Pads) and not any(pads.pads) and pads.axes is None and len(pads.pads) == 2 * (rank or -1):
+        return View(lambda inputs: [x for x in inputs[:1] if x is not None], (x.dtype,))
+    return with_numbers(operation, (1, 2, 3), _read)
+
+
+def _given(operation: Operation) -> _Pads | str:
+    return _before_11(operation) if operation.version < 11 else _pads(operation)
+
+
+def _read(operation: Operation) -> Own | str:
+    x, pads = operation.inputs[0], _given(operation)
+    assert x is not None
     if carrier(x.dtype) is None:
         return untaken(x.dtype)
-    pads = _before_11(operation) if operation.version < 11 else _pads(operation)
     if isinstance(pads, str):
         return pads
     return Own((0,), (x.dtype,), lambda given, c: _planned(pads, given, c), gaps=True)

@@ -1,0 +1,112 @@
+"""Networks as users export them: ``python3 tools/architectures.py FOLDER [NAME...]``.
+
+Exports architectures of torchvision and timm to ONNX, by PyTorch's exporter, with seeded random weights: whatever
+those libraries write, in the operators that the exporter has for it.  ``polyconv bench --networks FOLDER/*.onnx`` runs
+them beside other engines.  Needs ``pip install torch==2.13.0 torchvision timm onnx onnxscript``, in an environment of
+its own if need be.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+TORCHVISION = (
+    "alexnet", "squeezenet1_1", "shufflenet_v2_x1_0", "mnasnet1_0", "efficientnet_b0", "efficientnet_v2_s",
+    "regnet_y_400mf", "regnet_x_800mf", "resnext50_32x4d", "swin_t", "resnet34", "densenet161", "mobilenet_v3_small",
+    "googlenet", "inception_v3", "deeplabv3_mobilenet_v3_large", "lraspp_mobilenet_v3_large", "fcn_resnet50",
+    "r3d_18", "mc3_18", "r2plus1d_18",
+)  # fmt: skip
+"""Classifiers, then what finds classes of pixels, then networks of videos."""
+
+TIMM = (
+    "ghostnet_100", "mobileone_s0", "fastvit_t8", "repvgg_a0", "efficientformer_l1", "mobilevit_s", "convnextv2_nano",
+    "mobilenetv4_conv_small", "edgenext_small", "coatnet_nano_rw_224", "hrnet_w18_small", "dla34", "res2net50_26w_4s",
+    "cspdarknet53", "poolformer_s12", "tinynet_a", "xception41", "resnet26d", "seresnet50", "regnetz_b16",
+    "inception_next_tiny", "levit_128", "vit_tiny_patch16_224", "repvit_m1", "starnet_s1", "dpn68", "selecsls42b",
+    "hardcorenas_a", "mixnet_s", "rexnet_100", "pvt_v2_b0", "nfnet_l0", "gcresnext26ts", "vovnet39a",
+    "ese_vovnet19b_dw", "lcnet_100",
+)  # fmt: skip
+
+SIZES: Mapping[str, int] = {
+    "inception_v3": 299, "deeplabv3_mobilenet_v3_large": 256, "lraspp_mobilenet_v3_large": 256, "fcn_resnet50": 192,
+}  # fmt: skip
+"""Rows and columns of an image of those of torchvision that are not given 224; timm says its own."""
+
+
+def prepared() -> Any:
+    """Modules of torch, torchvision and timm.
+
+    torchvision's own operators are built for one build of torch: with another one they are declared, and not used.
+    """
+    import torch
+
+    library = torch.library.Library("torchvision", "DEF")
+    for name in ("nms", "qnms"):
+        try:
+            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        except RuntimeError:  # it is there
+            break
+    import timm
+    import torchvision
+
+    return torch, torchvision, timm, library
+
+
+def made(name: str, torch: Any, torchvision: Any, timm: Any) -> tuple[Any, Sequence[int]]:
+    """A network and the shape of its input."""
+    if name in TIMM:
+        network = timm.create_model(name, pretrained=False)
+        return network, (1, *network.default_cfg["input_size"])
+    more = {"googlenet": {"init_weights": False, "aux_logits": False},
+            "inception_v3": {"init_weights": False, "aux_logits": False}}.get(name, {})  # fmt: skip
+    if name in ("deeplabv3_mobilenet_v3_large", "lraspp_mobilenet_v3_large", "fcn_resnet50"):
+        more = {"weights_backbone": None}
+    network = torchvision.models.get_model(name, weights=None, **more)
+    if name in ("r3d_18", "mc3_18", "r2plus1d_18"):
+        return network, (1, 3, 8, 112, 112)
+    size = SIZES.get(name, 224)
+    return network, (1, 3, size, size)
+
+
+def export(name: str, folder: Path, torch: Any, torchvision: Any, timm: Any) -> Path:
+    """Write the file of a network, whole or not at all."""
+    torch.manual_seed(0)
+    network, shape = made(name, torch, torchvision, timm)
+    drawn = torch.Generator().manual_seed(1)
+    for layer in network.modules():  # statistics that are not those of a new layer, which do nothing
+        if isinstance(layer, torch.nn.BatchNorm2d | torch.nn.BatchNorm3d):
+            layer.running_mean.normal_(0, 0.1, generator=drawn)
+            layer.running_var.uniform_(0.5, 1.5, generator=drawn)
+    target, part = folder / f"{name}.onnx", folder / f"{name}.part"
+    x = torch.randn(shape, generator=drawn)
+    with torch.no_grad(), warnings.catch_warnings(action="ignore"):
+        torch.onnx.export(network.eval(), x, str(part), opset_version=17, dynamo=False, input_names=["x"])
+    return part.replace(target)
+
+
+def main() -> int:
+    """Export all networks, or those that are named; 1 if one of them cannot be."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("names", nargs="*", default=[*TORCHVISION, *TIMM])
+    given = parser.parse_args()
+    given.folder.mkdir(parents=True, exist_ok=True)
+    torch, torchvision, timm, _ = prepared()
+    failed = 0
+    for name in given.names:
+        try:
+            path = export(name, given.folder, torch, torchvision, timm)
+            print(f"{path} {path.stat().st_size / 2**20:.0f} MB", flush=True)
+        except Exception as error:  # the next one may do
+            failed = 1
+            print(f"{name}: {error}", file=sys.stderr)
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())
