@@ -244,6 +244,40 @@ def test_errors_speak_of_constants_as_they_are(layout: str, shape: tuple[int, ..
         InferenceSession(model, layout=layout).run(None, {"x": random(1, 4, 8, 9)})
 
 
+def _tokens(*between: onnx.NodeProto) -> onnx.ModelProto:
+    """Products of tokens, and a depthwise convolution of the image that they are, as transformers for images have."""
+    nodes = [_node("MatMul", "x w", "t"), _node("Transpose", "t", "p", perm=[0, 2, 1]),
+             _node("Reshape", "p image", "i"), _conv("i", "c", "d", group=24), *between,
+             _node("MatMul", "o v", "y")]  # fmt: skip
+    constants = {"w": random(8, 24), "d": random(24, 1, 3, 3, seed=1), "v": random(24, 5, seed=2),
+                 "image": _numbers(2, 24, 6, 7), "rows": _numbers(2, 24, 42)}  # fmt: skip
+    read = {name for node in nodes for name in node.input}
+    return onnx_model(nodes, [info("x", (2, 42, 8))], ["y"], {n: a for n, a in constants.items() if n in read})
+
+
+BACK = [_node("Reshape", "c rows", "r"), _node("Transpose", "r", "a", perm=[0, 2, 1])]
+
+
+@pytest.mark.parametrize("layout", ["model", "channels_last"])
+def test_images_of_tokens_are_not_copied(layout: str) -> None:
+    model, feeds = _tokens(*BACK, _node("Tanh", "a", "o")), {"x": random(2, 42, 8, seed=9)}
+    first = close(model, feeds, layout=layout).run(None, feeds)
+    made = InferenceSession(model, layout=layout)
+    for _ in range(4):
+        np.testing.assert_array_equal(made.run(None, feeds)[0], first[0])
+    ((_, replay),) = made._promised.program.replays._replays
+    jobs = [made.steps[step].ops for piece in replay._pieces for step in piece.owners]
+    products = [("MatMul",), ("Conv", "Tanh"), ("MatMul",)]
+    assert jobs == products if layout == "channels_last" else jobs.count(("Transpose",)) == 2
+
+
+def test_activations_move_to_the_convolution_behind_which_they_stand() -> None:
+    made = close(_tokens(*BACK, _node("Relu", "a", "o")), {"x": random(2, 42, 8)})
+    assert {step.ops for step in made.steps if "Conv" in step.ops} == {("Conv", "Relu")}
+    other = close(_tokens(*BACK, _node("Relu", "a", "z"), _node("Add", "z a", "o")), {"x": random(2, 42, 8)})
+    assert {step.ops for step in other.steps if "Conv" in step.ops} == {("Conv",)}  # somebody needs it as it was
+
+
 JOINED = {
     "each layer reads all before it": ([
         _conv("x", "a"), _node("Relu", "a", "r"), _conv("r", "c", "u"), _node("Concat", "a c", "j", axis=1),

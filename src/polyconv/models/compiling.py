@@ -230,10 +230,12 @@ def _make_all(
         lambda node, after, stored: with_finish(node, own.get(node), after, stored, fragments, known, constants),
     )
     readers: dict[str, list[int]] = {}
+    nodes_that_read: dict[str, list[Node]] = {}
     for index, group in enumerate(groups):
         for node in group:
             for name in node.reads:
                 readers.setdefault(name, []).append(index)
+                nodes_that_read.setdefault(name, []).append(node)
     for index, group in enumerate(groups):
         outputs = tuple(
             name
@@ -249,12 +251,26 @@ def _make_all(
         elif group[0] in own:
             node, runs = joint.get(group[0], (group[0], own[group[0]]))
             facts.note(foretold(node, runs, known, constants))
-            reads, segment = own_segment(node, runs, known, constants, making.maker(node))
+            as_pixels = partial(_is_read_by_pixels, making.layout, node.outputs[0], nodes_that_read, results)
+            reads, segment = own_segment(node, runs, known, constants, making.maker(node), as_pixels)
             _add(making, Step(_of_file(group), reads, node.outputs, segment))
             if (price := joining(node, partial(_copied, making, reads))) is not None:
                 making.layout.others.append(price)
         else:
             _make_group(making, group, outputs)
+
+
+def _is_read_by_pixels(layout: Layout, name: str, readers: Mapping[str, Sequence[Node]], results: Sequence[str]
+                       ) -> bool:  # fmt: skip
+    """Whether convolutions with channels last alone read a value, or what is that value in another shape."""
+    found = readers.get(name, ())
+    return layout.is_last and name not in results and bool(found) and all(
+        not node.domain and node.inputs[:1] == (name,) and name not in node.inputs[1:] and (
+            node.op in ("Conv", "ConvTranspose")
+            or (node.op == "Reshape" and _is_read_by_pixels(layout, node.outputs[0], readers, results))
+        )
+        for node in found
+    )  # fmt: skip
 
 
 def _numbers_aside(making: _Making, fragments: Mapping[Node, Fragment], node: Node) -> Sequence[str] | None:

@@ -24,7 +24,7 @@ from polyconv.operators.building import Fragment
 from polyconv.operators.fusing import Fused, Member, finish_of, planner_of
 from polyconv.operators.images import by_image
 from polyconv.operators.job import Known, Operation, Own, Plan, Planner
-from polyconv.operators.lying import Lies, channels_last, is_channels_last, lies, new_array, packed
+from polyconv.operators.lying import Lies, channels_last, is_channels_last, lies, lies_like, new_array, packed
 from polyconv.operators.running import Planned, conditions, dry
 from polyconv.operators.table import OPERATORS, Taken, taken
 from polyconv.operators.types import TYPES
@@ -224,14 +224,19 @@ def fused_segment(nodes: Sequence[Node], fragments: Mapping[Node, Fragment], res
     return inputs, replace(maker.planned(label, outputs, planner, ()), by_image=True, gaps=True)
 
 
-def own_segment(node: Node, found: Own | View, known: Lookup, constants: Mapping[str, Array], maker: Maker
-                ) -> tuple[tuple[str, ...], Segment]:  # fmt: skip
-    """The segment of a view, or of an operator that runs alone, and the names of the values that it reads."""
+def own_segment(node: Node, found: Own | View, known: Lookup, constants: Mapping[str, Array], maker: Maker,
+                as_pixels: Callable[[], bool] = lambda: False) -> tuple[tuple[str, ...], Segment]:  # fmt: skip
+    """The segment of a view, or of an operator that runs alone, and the names of the values that it reads.
+
+    ``as_pixels`` says whether what reads the result wants it with channels last.
+    """
     if isinstance(found, Own):
         reads = tuple(node.inputs[at] for at in found.reads)
         dtypes = [np.dtype(name) for name in found.dtypes]
         outputs = _outputs(node.outputs, dtypes, _lies_of(found.planner, [known(name) for name in reads]))
         segment = maker.planned(node.label, outputs, found.planner, found.numbers)
+        if found.look is not None and isinstance(maker, Here):
+            segment = _looking(segment, found.look, as_pixels)
         return reads, replace(segment, by_image=by_image(_operation(node, known, constants)), gaps=found.gaps)
     reads = tuple(name for name in node.reads if name not in constants)
     held = [np.asarray(constants[name]) if name in constants else None for name in node.inputs]
@@ -255,6 +260,28 @@ def own_segment(node: Node, found: Own | View, known: Lookup, constants: Mapping
     looks = [at for at, name in enumerate(node.inputs) if name in reads] == [0]  # no number of a run says where
     segment = maker.viewed(node.label, made, found.look, given, looks=looks and not found.counts)
     return reads, replace(segment, extents=node.op in ("Shape", "Size"))
+
+
+def _looking(segment: Segment, look: Callable[[Array], Array], as_pixels: Callable[[], bool]) -> Segment:
+    """The segment of an operator that copies what it sees, without a copy where that lies as its readers want it."""
+    def shown(array: Array) -> Array | None:
+        view = look(array)
+        lie = lies(view)
+        is_there = lies_like(lie, packed(lie.shape, lie.dtype)) or (is_channels_last(lie) and as_pixels())
+        return view if view.size and is_there else None
+
+    def run(arrays: Sequence[Array]) -> Sequence[Array]:
+        try:
+            view = shown(arrays[0])
+        except ValueError:  # it has another rank, as the operator will say
+            view = None
+        return segment.run(arrays) if view is None else [view]
+
+    def plan(arrays: Sequence[Array], into: tuple[Lies, ...]) -> Plan | None:
+        return segment.plan(arrays, into) if into or shown(arrays[0]) is None else None
+
+    return replace(segment, run=run, plan=plan, ahead=lambda arrays: plan(arrays, ()), views=True, looks=True,
+                   may_copy=True)  # fmt: skip
 
 
 def like(value: Value) -> Array | None:

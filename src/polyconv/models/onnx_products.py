@@ -140,15 +140,34 @@ def _axes(node: Node, view: View) -> list[int] | None:
 
 
 def activated_before(node: Node, view: View) -> Change | None:
-    """``Relu(Squeeze(x))`` -> ``Squeeze(Relu(x))``, so that the convolution that makes x can take it."""
-    squeeze = view.makers.get(node.inputs[0])
-    if squeeze is None or squeeze.op != "Squeeze" or squeeze.domain:
+    """``Relu(Squeeze(x))`` -> ``Squeeze(Relu(x))``, and for ``Reshape`` or ``Transpose`` of what a convolution makes.
+
+    So the convolution can take the activation.
+    """
+    mover = view.makers.get(node.inputs[0])
+    if mover is None or mover.op not in _MOVERS or mover.domain or len(node.outputs) != 1:
         return None
-    if view.only_reader(squeeze.outputs[0]) is not node or len(node.outputs) != 1:
+    if mover.op != "Squeeze" and not _is_of_convolution(mover, view):
         return None
-    inner = view.fresh(f"{node.outputs[0]} before {squeeze.name}")
-    first = _like(node, (inner,), (squeeze.inputs[0], *node.inputs[1:]))
-    return Change((squeeze, node), (first, _like(squeeze, node.outputs, (inner, *squeeze.inputs[1:]))))
+    if view.only_reader(mover.outputs[0]) is not node:
+        return None
+    inner = view.fresh(f"{node.outputs[0]} before {mover.name}")
+    first = _like(node, (inner,), (mover.inputs[0], *node.inputs[1:]))
+    return Change((mover, node), (first, _like(mover, node.outputs, (inner, *mover.inputs[1:]))))
+
+
+_MOVERS = ("Squeeze", "Reshape", "Transpose")
+"""Operators whose results are the elements of their first input."""
+
+
+def _is_of_convolution(node: Node | None, view: View) -> bool:
+    """Whether a node moves what a convolution makes, and nobody else reads on the way."""
+    while node is not None and node.op in _MOVERS and not node.domain:
+        name = node.inputs[0]
+        if view.only_reader(name) is not node:
+            return False
+        node = view.makers.get(name)
+    return node is not None and node.op in ("Conv", "ConvTranspose") and "activation" not in node.attributes
 
 
 def _like(node: Node, outputs: tuple[str, ...], inputs: tuple[str, ...]) -> Node:

@@ -145,7 +145,7 @@ def steps_of(program: Program, seconds: Sequence[float | None]) -> tuple[StepRec
     records, known = [], program.known
     for index, (step, time) in enumerate(zip(program.steps, seconds, strict=True)):
         segment, made = step.segment, [known[name] for name in step.writes]
-        sizes = [0 if segment.views else bytes_of(value) for value in made]
+        sizes = [0 if segment.views and not segment.may_copy else bytes_of(value) for value in made]
         records.append(StepRecord(
             tuple(node.name for node in step.nodes), tuple(node.op for node in step.nodes), segment.engine,
             program.problem(index), segment.once, tuple(value.dims for value in made),

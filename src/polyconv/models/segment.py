@@ -57,6 +57,8 @@ class Segment:
         Whether its results may lie in the memory of its inputs, of its constants or of each other.
     looks : bool
         Whether it does nothing but look at its only input in another way, which follows from extents alone.
+    may_copy : bool
+        Of one that looks: whether it copies what does not lie as its readers want it; then its memory counts.
     extents : bool
         Whether its results follow from the extents of what it reads alone.
     varies : bool
@@ -93,6 +95,7 @@ class Segment:
     once: bool = False
     views: bool = False
     looks: bool = False
+    may_copy: bool = False
     extents: bool = False
     varies: bool = False
     by_image: bool = False

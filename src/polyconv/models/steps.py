@@ -120,7 +120,8 @@ def most_alive(steps: Sequence[Step], schedule: Schedule, values: Mapping[str, V
     most = Alive(0, 0)
     for index, last in schedule:
         step = steps[index]
-        below = frozenset[str]().union(*(memory.get(name, ()) for name in step.reads)) if step.segment.views else None
+        is_seen = step.segment.views and not step.segment.may_copy
+        below = frozenset[str]().union(*(memory.get(name, ()) for name in step.reads)) if is_seen else None
         for name in step.writes:
             size = bytes_of(values.get(name, Value(name)))
             if below is None and size is None:

@@ -245,6 +245,8 @@ class Own:
         Whether its results may lie with gaps between pixels.
     finished : callable or None
         What makes plans of it and of an element-wise pass over its result; None on a GPU.
+    look : callable or None
+        Its only result as its only input seen in another way, for an operator that copies only to have that packed.
     """
 
     reads: tuple[int, ...]
@@ -253,6 +255,7 @@ class Own:
     numbers: tuple[int, ...] = ()
     gaps: bool = False
     finished: Callable[[Finish], Planner] | None = None
+    look: Callable[[Array], Array] | None = None
 
 
 def address_of(name: str, build: Callable[[Module, str], None], c: Conditions) -> Address[Drive]:

@@ -183,7 +183,10 @@ def _joined(planning: Planning, parts: Sequence[int], axis: int, places: Collect
 
 
 def _transposed(operation: Operation) -> Own | str:
-    """Transpose: a copy, as what reads it mostly wants its rows one after another; channel shuffles reshape it."""
+    """Transpose: a copy, as what reads it mostly wants its rows one after another; channel shuffles reshape it.
+
+    None is needed where the result is packed as it is seen.
+    """
     x = operation.inputs[0]
     if x is None or carrier(x.dtype) is None or (x.dims is None and "perm" not in operation.attributes):
         return "the model does not say the rank of its input, or its type is not moved here"
@@ -203,7 +206,7 @@ def _transposed(operation: Operation) -> Own | str:
         copied(planning, 0, y, extents, source, Along(0, planning.lie(y).strides))
         return planning.plan()
 
-    return Own((0,), (x.dtype,), planned)
+    return Own((0,), (x.dtype,), planned, look=lambda array: array.transpose(perm))
 
 
 def _blocks(operation: Operation) -> Own | str:
