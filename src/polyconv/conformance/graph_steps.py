@@ -15,7 +15,7 @@ import numpy as np
 from polyconv.conformance.graph_bytes import multiplied_bytes, of_integers, quantised, rounded, summed_bytes
 from polyconv.conformance.graphs import Drawing, Unfit
 
-__all__ = ["STEPS"]
+__all__ = ["STEPS", "Step", "activation", "normalisation"]
 
 Step = Callable[[Drawing], Any]
 

@@ -171,13 +171,14 @@ def _refuse_useless(found: Enclosure) -> None:
 
 def drawn(seed: int, index: int) -> Drawn:
     """The graph of that name."""
+    from polyconv.conformance.graph_motifs import MOTIFS
     from polyconv.conformance.graph_steps import STEPS
 
     rng = np.random.default_rng([seed, index])
     d = Drawing(rng, int(rng.choice(_OPSETS)))
     for _ in range(int(rng.choice((1, 1, 2)))):
         _input(d)
-    steps, weights = zip(*STEPS, strict=True)
+    steps, weights = zip(*STEPS, *MOTIFS, strict=True)
     shares = np.array(weights) / sum(weights)
     wanted = int(rng.integers(2, 16))
     for _ in range(20 * wanted):

@@ -1,0 +1,87 @@
+"""Motifs that published networks have, in random dress: several nodes that rewrites look for together.
+
+Each turns a graph under construction into a larger one, as ``graph_steps`` do.  It must not know what rewrites make of
+them.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from polyconv.conformance.graph_steps import Step, activation, normalisation
+from polyconv.conformance.graphs import Drawing, Unfit
+
+__all__ = ["MOTIFS"]
+
+
+def _image(shape: tuple[int, ...]) -> bool:
+    return 3 <= len(shape) <= 5 and math.prod(shape) < 20_000
+
+
+def branches(d: Drawing) -> str:
+    """Convolutions of one value, and a normalisation or that itself, added, as RepVGG and MobileOne are trained."""
+    x = d.operand(_image)
+    _, c, *extents = d.shape(x)
+    rank = len(extents)
+    groups = int(d.pick([g for g in (1, 1, 2, c) if c % g == 0]))
+    stride = int(d.pick((1, 1, 1, 2)))
+    m = c if d.chance(0.7) else groups * int(d.pick((1, 2, 5)))
+
+    def one(taps: int, pad: int) -> str:
+        if min(extents) + 2 * pad < taps:
+            raise Unfit
+        w = d.weights(m, c // groups, *[taps] * rank, scale=1.0 / math.sqrt(c // groups * taps**rank))
+        bias = [d.weights(m)] if d.chance(0.5) else []
+        y = d.one("Conv", x, w, *bias, group=groups, strides=[stride] * rank, pads=[pad] * 2 * rank)
+        return normalisation(d, y) if d.chance(0.4) else y
+
+    taps = int(d.pick((3, 3, 5)))
+    parts = [one(taps, taps // 2)]
+    if d.chance(0.8):
+        parts.append(one(1, 0))
+    if d.chance(0.3):
+        parts.append(one(3, 1))
+    if m == c and stride == 1 and d.chance(0.6):
+        parts.append(normalisation(d, x) if d.chance(0.7) else x)
+    y = parts.pop(int(d.rng.integers(len(parts))))
+    for other in parts:
+        y = d.one("Add", *((y, other) if d.chance(0.5) else (other, y)))
+    return activation(d, y) if d.chance(0.5) else y
+
+
+def tokens(d: Drawing) -> str:
+    """An image as tokens or tokens as an image, a convolution of it, and back, as transformers for images have."""
+    x = d.operand(lambda shape: len(shape) == 4 and math.prod(shape) < 20_000)
+    n, c, h, w = d.shape(x)
+    rows = d.one("Reshape", x, d.constant([n, c, h * w], np.int64))
+    y = d.one("Transpose", rows, perm=[0, 2, 1])
+    if d.chance(0.7):
+        m = int(d.pick((c, 8, 24)))
+        y, c = d.one("MatMul", y, d.weights(c, m, scale=1.0 / math.sqrt(c))), m
+    if d.chance(0.3):
+        y = activation(d, y)
+    planes = d.one("Transpose", y, perm=[0, 2, 1])
+    image = d.one("Reshape", planes, d.constant([n, c, h, w], np.int64))
+    groups = c if d.chance(0.6) else 1
+    filters = d.weights(c, c // groups, 3, 3, scale=1.0 / (3 * math.sqrt(c // groups)))
+    y = d.one("Conv", image, filters, group=groups, pads=[1] * 4)
+    if d.chance(0.7):
+        back = d.one("Reshape", y, d.constant([n, c, h * w], np.int64))
+        y = d.one("Transpose", back, perm=[0, 2, 1])
+    return activation(d, y) if d.chance(0.6) else y
+
+
+def embedded(d: Drawing) -> str:
+    """A convolution of a constant, added to a value of its shape, as embeddings of positions are."""
+    x = d.operand(_image)
+    _, c, *extents = d.shape(x)
+    m = int(d.pick((1, 4, 8)))
+    place = d.weights(1, m, *extents)
+    y = d.one("Conv", place, d.weights(c, m, *[1] * len(extents), scale=1.0 / math.sqrt(m)))
+    return d.one("Add", *((x, y) if d.chance(0.5) else (y, x)))
+
+
+MOTIFS: tuple[tuple[Step, float], ...] = ((branches, 1.5), (tokens, 1.2), (embedded, 0.4))
+"""The motifs, and how often each is tried beside ``graph_steps.STEPS``."""
