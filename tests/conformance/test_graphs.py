@@ -52,7 +52,7 @@ def test_a_graph_is_the_same_each_time() -> None:
 @pytest.mark.parametrize(("fault", "seed"), [("bias", 306), ("weights", 307)])
 def test_a_fault_in_a_rewrite_is_found(fault: str, seed: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """One part in 10,000 of one channel's factor, or a bias that moves by as much."""
-    right = onnx_rules._normalisation
+    right = onnx_rules.normalisation
 
     def wrong(node: Any, view: Any) -> Any:
         found = right(node, view)
@@ -62,7 +62,7 @@ def test_a_fault_in_a_rewrite_is_found(fault: str, seed: int, monkeypatch: pytes
         return (scale * np.where(np.arange(scale.size) == 0, 1.0001, 1.0), shift) if fault == "weights" else (
             scale, shift + 1e-4)  # fmt: skip
 
-    monkeypatch.setattr(onnx_rules, "_normalisation", wrong)
+    monkeypatch.setattr(onnx_rules, "normalisation", wrong)
     report = graph_fuzz.run(8, seed=seed, folder=tmp_path)
     assert report.mismatches
     finding = report.mismatches[0]
