@@ -137,7 +137,7 @@ def test_check_mode_has_its_own_kernels(polyconv: Callable[..., Any], monkeypatc
 def test_nodes_are_chosen_by_name(polyconv: Callable[..., Any], bank: Path) -> None:
     words = ["explain", bank / "filter_bank.onnx", "--dim", "height=16", "--dim", "width=16"]
     rows = polyconv(*words, "--json", "--node", "sharp/Conv", "--node", "sobel/Clip").json["plans"]
-    assert [row["nodes"] for row in rows] == [["sharp/Conv"], ["sobel/Conv + sobel/Clip"]]
+    assert [row["nodes"] for row in rows] == [["sharp/Conv + sharp/Add + sharp/Clip"], ["sobel/Conv + sobel/Clip"]]
     assert "2 convolutions" in polyconv(*words, "--node", "sharp/Conv", "--node", "sobel/Clip").out
     missing = polyconv(*words, "--node", "sharp/Con")
     assert missing.code == 2 and "is called sharp/Con; did you mean sharp/Conv?" in missing.err
