@@ -359,7 +359,7 @@ class Layer:
         (x, y, residual), weights, held = lying if form.takes(*lying) else operands.packed(p), self.weights, list[Any]()
 
         def packed(key: Any, make: Callable[[], Any]) -> Any:
-            held.append(weights.packed((lone, key), make))
+            held.append(weights.packed((lone, key) if any(tap is not None for tap in lone) else key, make))
             return held[-1]
 
         request = Request(
