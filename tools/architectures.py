@@ -32,10 +32,18 @@ TIMM = (
     "ese_vovnet19b_dw", "lcnet_100",
 )  # fmt: skip
 
-SIZES: Mapping[str, int] = {
-    "inception_v3": 299, "deeplabv3_mobilenet_v3_large": 256, "lraspp_mobilenet_v3_large": 256, "fcn_resnet50": 192,
+SHAPES: Mapping[str, tuple[int, ...]] = {
+    "inception_v3": (299, 299), "deeplabv3_mobilenet_v3_large": (256, 256), "lraspp_mobilenet_v3_large": (256, 256),
+    "fcn_resnet50": (192, 192), **dict.fromkeys(("r3d_18", "mc3_18", "r2plus1d_18"), (8, 112, 112)),
 }  # fmt: skip
-"""Rows and columns of an image of those of torchvision that are not given 224; timm says its own."""
+"""Extents of the input of those of torchvision that are not given 224 by 224 pixels; timm says its own."""
+
+_ONE_OUTPUT, _UNTRAINED = {"init_weights": False, "aux_logits": False}, {"weights_backbone": None}
+OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    "googlenet": _ONE_OUTPUT, "inception_v3": _ONE_OUTPUT, "deeplabv3_mobilenet_v3_large": _UNTRAINED,
+    "lraspp_mobilenet_v3_large": _UNTRAINED, "fcn_resnet50": _UNTRAINED,
+}  # fmt: skip
+"""What else torchvision is told of some, so that nothing is loaded and there is one output."""
 
 
 def prepared() -> Any:
@@ -62,15 +70,8 @@ def made(name: str, torch: Any, torchvision: Any, timm: Any) -> tuple[Any, Seque
     if name in TIMM:
         network = timm.create_model(name, pretrained=False)
         return network, (1, *network.default_cfg["input_size"])
-    more = {"googlenet": {"init_weights": False, "aux_logits": False},
-            "inception_v3": {"init_weights": False, "aux_logits": False}}.get(name, {})  # fmt: skip
-    if name in ("deeplabv3_mobilenet_v3_large", "lraspp_mobilenet_v3_large", "fcn_resnet50"):
-        more = {"weights_backbone": None}
-    network = torchvision.models.get_model(name, weights=None, **more)
-    if name in ("r3d_18", "mc3_18", "r2plus1d_18"):
-        return network, (1, 3, 8, 112, 112)
-    size = SIZES.get(name, 224)
-    return network, (1, 3, size, size)
+    network = torchvision.models.get_model(name, weights=None, **OPTIONS.get(name, {}))
+    return network, (1, 3, *SHAPES.get(name, (224, 224)))
 
 
 def export(name: str, folder: Path, torch: Any, torchvision: Any, timm: Any) -> Path:

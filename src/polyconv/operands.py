@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -83,9 +82,8 @@ def fused(p: Problem, lying: Lying) -> tuple[Problem, Lying]:
 
 def _with_axes(lying: Lying, axes: Sequence[int]) -> Lying:
     """How arrays lie that are looked at along some of their spatial axes alone."""
-    x, y, residual = (o and replace(o, spatial=tuple(o.spatial[a] for a in axes)) for o in lying)
-    assert x is not None and y is not None
-    return x, y, residual
+    x, y, residual = lying
+    return x.along(axes), y.along(axes), None if residual is None else residual.along(axes)
 
 
 def operand(value: ArrayLike, name: str, dtype: Dtype, shape: tuple[int | None, ...]) -> Array:

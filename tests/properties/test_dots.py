@@ -160,7 +160,7 @@ def test_depthwise(layout: str, level: str | None) -> None:
             _check(f"conv {types}>i32 {layout} n2 c{c} i7x9 m{c} k3x3 p1 g{c} b1 zx=t", algorithm="dots_depthwise")
         for geometry in (
             "i5x21 k3x3 s2 p1", "i9x9 k5x5 p2", "i8x13 k3x3 d2x1 p2", "i40 k7 s3 p3", "i4x5x6 k2x3x3 p1",
-            "i3x3 k4x1 p3x0", "i2x2 k3x3 p1", "i9x30 k5x6 s2x5 p2",
+            "i3x3 k4x1 p3x0", "i1x1 k3x3 p1", "i9x30 k5x6 s2x5 p2",
         ):  # fmt: skip
             first, rest = geometry.split(" ", 1)
             for chance in (None, 1, 2):
@@ -233,7 +233,7 @@ def test_pointwise_of_planes(geometry: str, types: str, algorithm: str) -> None:
 
 
 _PLANES = (
-    "i5x21 k3x3 s2 p1", "i9x9 k5x5 p2", "i8x13 k3x3 d2x1 p2", "i40x50 k7x7 s2 p3", "i3x3 k4x1 p3x0", "i2x2 k3x3 p1",
+    "i5x21 k3x3 s2 p1", "i9x9 k5x5 p2", "i8x13 k3x3 d2x1 p2", "i40x50 k7x7 s2 p3", "i3x3 k4x1 p3x0", "i1x1 k3x3 p1",
     "i9x30 k5x6 s2x5 p2", "i30x64 k3x3 p1", "i14x14 k3x3 p1", "i7x7 k3x3 p1", "i12x12 k3x3", "i13x13 k2x2 s4",
     "i40 k7 s3 p3", "i70 k3 p1", "i40x70 k1x3 p0x1", "i13x13 k3x3 s3x2 d5x4 p5", "i9x12x8 k2x3x3 s2x1x1 p0x1x1:2",
     "i6x9x7 k3x2x3 s1x2x1 p1", "i4x5x6x7 k2x1x2x3 p1", "i16x18 k3x3 p-2:1x-1:3", "i6x7 k1 p2", "i3x200 k3x3 p1x70",

@@ -52,7 +52,7 @@ def branches(d: Drawing) -> str:
 
 
 def tokens(d: Drawing) -> str:
-    """An image as tokens or tokens as an image, a convolution of it, and back, as transformers for images have."""
+    """An image as tokens, these as an image again, a convolution of it, and perhaps back, as in image transformers."""
     x = d.operand(lambda shape: len(shape) == 4 and math.prod(shape) < 20_000)
     n, c, h, w = d.shape(x)
     rows = d.one("Reshape", x, d.constant([n, c, h * w], np.int64))

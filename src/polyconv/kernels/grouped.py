@@ -186,7 +186,7 @@ def columns_out(k: Module, name: str, spec: Move, y: Scheme, lanes: int, *, seve
     with k.function(name, ColumnsOut) as given:
         lines, bias, residual = given.lines, given.bias, given.residual
         mask, nothing = k.mask(given.channels, lanes), k.constant(vector("i1", lanes), 0)
-        # lines that are not there have the place of one that is, as in ``rows_out``
+        # lines that are not there have the place of one that is: see ``Buffer.rows``
         there = [lines > i for i in range(y.m)]
         masks = [Mask(k.select(each, mask.bits, nothing), k.select(each, mask.count, 0)) for each in there]
         stores = [

@@ -159,8 +159,7 @@ def rows_out(k: Module, name: str, spec: Move, y: Scheme, lanes: int, *, f16c: b
         bias, residual = given.bias, given.residual
         nothing, every = (k.constant(vector("i1", lanes), bit) for bit in (0, 1))
         pixel_bytes = k.constant(INT, size)
-        # lines that are not there have the place of one that is: to find that nothing is asked of a page that is none
-        # takes a CPU thousands of cycles
+        # lines that are not there have the place of one that is: see ``Buffer.rows``
         there = [lines > i for i in range(y.m)]
         stores = [
             store_out(block, bias, bias, residual + k.select(there[i], given.r_line * i, 0) if i else residual,

@@ -28,14 +28,10 @@ def turn_in(k: Module, name: str, spec: Move, wide: int) -> None:
 
         def turn(p: Value, c: Value, pixels: Value | None, channels: Value | None) -> None:
             begin, mask = g.source + (c * g.source_channel + p), _first(k, pixels, _PIXELS)
-
-            def plane(channel: int) -> Value:
-                step = g.source_channel * channel
-                there = begin + (step if channels is None else k.select(channels > channel, step, 0))
-                return k.load(piece, there) if mask is None else k.load_first(piece, there, mask)
-
+            places = begin.rows(wide, g.source_channel, channels)
+            planes = [k.load(piece, at) if mask is None else k.load_first(piece, at, mask) for at in places]
             target, stored = g.target + (p * g.target_pixel + c * kind.element_bytes), _first(k, channels, wide)
-            rows = [k.joined([plane(q * _PIXELS + j) for q in range(wide // _PIXELS)]) for j in range(_PIXELS)]
+            rows = [k.joined(planes[j::_PIXELS]) for j in range(_PIXELS)]
             for j, row in enumerate(transposed(k, rows)):
                 value = converted(block, row, g.zero_point)
                 _put(k, value, target + g.target_pixel * j, stored, pixels, j)
@@ -51,14 +47,10 @@ def turn_out(k: Module, name: str, spec: Move, wide: int) -> None:
 
         def turn(p: Value, c: Value, pixels: Value | None, channels: Value | None) -> None:
             begin, mask = g.source + (p * g.source_pixel + c), _first(k, channels, wide)
-
-            def pixel(number: int) -> Value:
-                step = g.source_pixel * number
-                there = begin + (step if pixels is None else k.select(pixels > number, step, 0))
-                return k.load(kind, there) if mask is None else k.load_first(kind, there, mask)
-
+            places = begin.rows(_PIXELS, g.source_pixel, pixels)
             target, stored = g.target + (c * g.target_channel + p), _first(k, pixels, _PIXELS)
-            turned = transposed(k, [pixel(number) for number in range(_PIXELS)])
+            rows = [k.load(kind, at) if mask is None else k.load_first(kind, at, mask) for at in places]
+            turned = transposed(k, rows)
             for q in range(wide // _PIXELS):
                 for j, row in enumerate(turned):
                     part = k.shuffle(row, row, range(q * _PIXELS, (q + 1) * _PIXELS))

@@ -192,6 +192,17 @@ class Buffer:
         offset = step if self.offset is None else self.offset + step
         return Buffer(self.module, self.base, self.extent, offset, self.constant)
 
+    def rows(self, count: int, step: Value, there: Value | None) -> list[Buffer]:
+        """Where rows begin that lie a step apart; if only some are ``there``, all others begin where the last one does.
+
+        A masked access asks nothing of a row that is not there.  But a CPU may take thousands of cycles to find that
+        out where its page is not there either.
+        """
+        found = [self]
+        for row in range(1, count):
+            found.append(found[-1] + (step if there is None else self.module.select(there > row, step, 0)))
+        return found
+
     def total(self) -> Value:
         """Offset from the base, in bytes."""
         if self.offset is None:

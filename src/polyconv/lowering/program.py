@@ -7,7 +7,7 @@ writes its own outputs.  Nothing here runs anything.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from functools import cache
 from typing import Any, TypeVar
 
@@ -46,6 +46,10 @@ class Operand:
     spatial: tuple[int, ...]
     offset: int
     itemsize: int
+
+    def along(self, axes: Sequence[int]) -> Operand:
+        """The same tensor seen along some of its spatial axes, in the order in which they are given."""
+        return replace(self, spatial=tuple([self.spatial[a] for a in axes]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -229,19 +229,17 @@ def _make_all(
         groups, set(results),
         lambda node, after, stored: with_finish(node, own.get(node), after, stored, fragments, known, constants),
     )
-    readers: dict[str, list[int]] = {}
-    nodes_that_read: dict[str, list[Node]] = {}
+    readers: dict[str, list[tuple[int, Node]]] = {}  # by value: the group of each, and the node
     for index, group in enumerate(groups):
         for node in group:
             for name in node.reads:
-                readers.setdefault(name, []).append(index)
-                nodes_that_read.setdefault(name, []).append(node)
+                readers.setdefault(name, []).append((index, node))
     for index, group in enumerate(groups):
         outputs = tuple(
             name
             for node in group
             for name in node.writes
-            if name in results or any(reader != index for reader in readers.get(name, ()))
+            if name in results or any(reader != index for reader, _ in readers.get(name, ()))
         )
         if is_convolution(group[0].op):
             _make_convolution(making, group[0], epilogues.get(group[0], Epilogue()))
@@ -251,7 +249,7 @@ def _make_all(
         elif group[0] in own:
             node, runs = joint.get(group[0], (group[0], own[group[0]]))
             facts.note(foretold(node, runs, known, constants))
-            as_pixels = partial(_is_read_by_pixels, making.layout, node.outputs[0], nodes_that_read, results)
+            as_pixels = partial(_is_read_by_pixels, making.layout, node.outputs[0], readers, results)
             reads, segment = own_segment(node, runs, known, constants, making.maker(node), as_pixels)
             _add(making, Step(_of_file(group), reads, node.outputs, segment))
             if (price := joining(node, partial(_copied, making, reads))) is not None:
@@ -260,16 +258,16 @@ def _make_all(
             _make_group(making, group, outputs)
 
 
-def _is_read_by_pixels(layout: Layout, name: str, readers: Mapping[str, Sequence[Node]], results: Sequence[str]
-                       ) -> bool:  # fmt: skip
-    """Whether convolutions with channels last alone read a value, or what is that value in another shape."""
+def _is_read_by_pixels(layout: Layout, name: str, readers: Mapping[str, Sequence[tuple[int, Node]]],
+                       results: Sequence[str]) -> bool:  # fmt: skip
+    """Whether channels are last and convolutions alone read a value, or what is that value in another shape."""
     found = readers.get(name, ())
     return layout.is_last and name not in results and bool(found) and all(
         not node.domain and node.inputs[:1] == (name,) and name not in node.inputs[1:] and (
             node.op in ("Conv", "ConvTranspose")
             or (node.op == "Reshape" and _is_read_by_pixels(layout, node.outputs[0], readers, results))
         )
-        for node in found
+        for _, node in found
     )  # fmt: skip
 
 

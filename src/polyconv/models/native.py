@@ -265,16 +265,16 @@ def own_segment(node: Node, found: Own | View, known: Lookup, constants: Mapping
 def _looking(segment: Segment, look: Callable[[Array], Array], as_pixels: Callable[[], bool]) -> Segment:
     """The segment of an operator that copies what it sees, without a copy where that lies as its readers want it."""
     def shown(array: Array) -> Array | None:
-        view = look(array)
+        try:
+            view = look(array)
+        except ValueError:  # it has another rank, as the operator will say
+            return None
         lie = lies(view)
         is_there = lies_like(lie, packed(lie.shape, lie.dtype)) or (is_channels_last(lie) and as_pixels())
         return view if view.size and is_there else None
 
     def run(arrays: Sequence[Array]) -> Sequence[Array]:
-        try:
-            view = shown(arrays[0])
-        except ValueError:  # it has another rank, as the operator will say
-            view = None
+        view = shown(arrays[0])
         return segment.run(arrays) if view is None else [view]
 
     def plan(arrays: Sequence[Array], into: tuple[Lies, ...]) -> Plan | None:

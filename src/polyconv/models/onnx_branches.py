@@ -12,32 +12,49 @@ Source: Ding et al., RepVGG, 2021.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
 from polyconv.dataclass import dataclass
 from polyconv.models.graph import Array, Node
-from polyconv.models.onnx_weights import normalisation
-from polyconv.models.rewriting import Change, View, standing_for
+from polyconv.models.onnx_weights import held_weights, normalisation, with_weights
+from polyconv.models.rewriting import Change, View
 
 __all__ = ["branches"]
 
 
+@dataclass(frozen=True, slots=True)
+class _Taps:
+    """Those of a kernel along an axis: how many, how far apart, and the padding before and behind the input."""
+
+    count: int = 1
+    apart: int = 1
+    before: int = 0
+    behind: int = 0
+
+    @property
+    def shrinks(self) -> int:
+        """Elements that the axis is shorter by, at a stride of 1."""
+        return (self.count - 1) * self.apart - self.before - self.behind
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Branch:
-    """One side of a sum: the value that it reads, the nodes that compute it, weights and bias in f64.
-
-    ``taps`` are, along every spatial axis, the pads before and after, how many taps there are, and how far apart.
-    """
+    """One side of a sum as a convolution: the value that it reads, and the nodes that compute it."""
 
     x: str
     nodes: tuple[Node, ...]
     w: Array
-    bias: Array
-    taps: tuple[tuple[int, int, int, int], ...]
+    bias: Array | None
+    taps: tuple[_Taps, ...]
+    groups: int
+    strides: tuple[int, ...]
+
+    @property
+    def alike(self) -> tuple[object, ...]:
+        """What both sides have to have alike."""
+        return self.x, self.groups, self.strides, self.w.shape[:2]
 
 
 def branches(node: Node, view: View) -> Change | None:
@@ -48,99 +65,72 @@ def branches(node: Node, view: View) -> Change | None:
     """
     if len(node.inputs) != 2 or node.inputs[0] == node.inputs[1]:
         return None
-    convs = [_conv(name, node, view) for name in node.inputs]
-    sizes = [0 if each is None else each[1].w.size for each in convs]
-    at = int(sizes[1] > sizes[0])
-    chosen, other = convs[at], convs[1 - at]
-    if chosen is None:
+    one, other = (_convolution(name, node, view) for name in node.inputs)
+    if one is None and other is not None:
+        one = _one_tap(node.inputs[0], node, view, other)
+    if other is None and one is not None:
+        other = _one_tap(node.inputs[1], node, view, one)
+    if one is None or other is None or one.alike != other.alike:
         return None
-    conv, large = chosen
-    small = _scaled_channels(node.inputs[1 - at], node, view, conv, large) if other is None else other[1]
-    if small is None or small.x != large.x or (other is not None and not _alike(conv, other[0])):
+    large, small = (other, one) if other.w.size > one.w.size else (one, other)
+    places = [_place(many, few) for many, few in zip(large.taps, small.taps, strict=True)]
+    among = tuple(place for place in places if place is not None)
+    if len(among) < len(places):
         return None
-    if small.w.shape[:2] != large.w.shape[:2]:
-        return None
-    offsets = [_offset(one, another) for one, another in zip(large.taps, small.taps, strict=True)]
-    if None in offsets:
-        return None
-    w = large.w.copy()
-    at_taps = tuple(slice(o or 0, (o or 0) + taps) for o, (_, _, taps, _) in zip(offsets, small.taps, strict=True))
-    w[(slice(None), slice(None), *at_taps)] += small.w
-    given = view.constant(conv, 1)
-    assert given is not None
-    names = view.fresh(f"weights of {node.outputs[0]}"), view.fresh(f"bias of {node.outputs[0]}")
-    with np.errstate(over="ignore"):
-        constants = {names[0]: w.astype(given.dtype), names[1]: (large.bias + small.bias).astype(given.dtype)}
-    sides = (small, large) if at else (large, small)
-    gone = (*sides[0].nodes, *sides[1].nodes, node)
-    made = standing_for(conv, gone, inputs=(large.x, *names), outputs=node.outputs)
-    return Change(gone, (made,), constants)
+    w, bias = large.w.astype(np.float64), np.zeros(len(large.w))
+    w[:, :, *among] += small.w
+    for each in (large, small):
+        bias = bias if each.bias is None else bias + each.bias
+    return with_weights(large.nodes[0], (*one.nodes, *other.nodes, node), w, bias, view)
 
 
-def _conv(name: str, node: Node, view: View) -> tuple[Node, _Branch] | None:
-    """A convolution with constant weights that only the node reads."""
+def _convolution(name: str, node: Node, view: View) -> _Branch | None:
+    """A convolution that only the node reads."""
     conv = view.makers.get(name)
     if conv is None or conv.op != "Conv" or conv.domain or view.only_reader(name) is not node:
         return None
-    w, bias, a = view.constant(conv, 1), view.constant(conv, 2), conv.attributes
-    has_bias = len(conv.inputs) > 2 and bool(conv.inputs[2])
-    if w is None or w.dtype.kind != "f" or w.ndim < 3 or (has_bias and bias is None) or len(conv.inputs) > 3:
+    held, a = held_weights(conv, view), conv.attributes
+    if held is None or a.get("auto_pad", "NOTSET") != "NOTSET":
         return None
-    if "activation" in a or a.get("auto_pad", "NOTSET") != "NOTSET" or not _has_whole_numbers(a, w.ndim - 2):
-        return None
-    rank = w.ndim - 2
+    w, bias = held
+    m, _, *kernel = w.shape
+    rank = len(kernel)
     pads, apart = a.get("pads") or [0] * 2 * rank, a.get("dilations") or [1] * rank
-    taps = tuple(zip(pads[:rank], pads[rank:], w.shape[2:], apart, strict=True))
-    added = np.zeros(len(w)) if bias is None else bias.astype(np.float64)
-    if added.shape != (len(w),):
+    strides = a.get("strides") or [1] * rank
+    if (len(pads), len(apart), len(strides)) != (2 * rank, rank, rank) or (bias is not None and bias.shape != (m,)):
+        return None  # it is wrong, as an error will say
+    if list(a.get("kernel_shape") or kernel) != kernel:
         return None
-    return conv, _Branch(conv.inputs[0], (conv,), w.astype(np.float64), added, taps)
+    taps = tuple(map(_Taps, kernel, apart, pads[:rank], pads[rank:]))
+    return _Branch(conv.inputs[0], (conv,), w, bias, taps, a.get("group", 1), tuple(strides))
 
 
-def _has_whole_numbers(attributes: Any, rank: int) -> bool:
-    """Whether what is given for each axis is given for all of them."""
-    counts = {"pads": 2 * rank, "strides": rank, "dilations": rank, "kernel_shape": rank}
-    return all(len(attributes[name]) == count for name, count in counts.items() if attributes.get(name))
-
-
-def _alike(conv: Node, other: Node) -> bool:
-    """Whether two convolutions have the same groups and strides."""
-    def given(node: Node) -> tuple[int, set[int] | Sequence[int]]:
-        strides = node.attributes.get("strides") or [1]
-        return node.attributes.get("group", 1), {1} if set(strides) == {1} else strides
-
-    return given(conv) == given(other)
-
-
-def _offset(one: tuple[int, int, int, int], another: tuple[int, int, int, int]) -> int | None:
-    """Which tap of one axis the first tap of another is; None unless all of its taps are among them."""
-    (begin, end, taps, apart), (other_begin, other_end, others, other_apart) = one, another
-    reach, other_reach = (taps - 1) * apart, (others - 1) * other_apart
-    if begin + end - reach != other_begin + other_end - other_reach:  # they have as many outputs
+def _one_tap(name: str, node: Node, view: View, beside: _Branch) -> _Branch | None:
+    """A normalisation of what a convolution reads, or of a depthwise one that itself, as a convolution like it."""
+    m, of_group, *kernel = beside.w.shape
+    if m != beside.groups * of_group or set(beside.strides) != {1}:
         return None
-    ahead, rest = divmod(begin - other_begin, apart)
-    if rest or ahead < 0 or ahead + others > taps or (others > 1 and apart != other_apart):
-        return None
-    return ahead
-
-
-def _scaled_channels(name: str, node: Node, view: View, conv: Node, large: _Branch) -> _Branch | None:
-    """A normalisation of what the convolution reads, or that itself, as a convolution of one tap."""
-    groups, m = conv.attributes.get("group", 1), len(large.w)
-    of_group = large.w.shape[1]
-    if m != groups * of_group or set(conv.attributes.get("strides") or [1]) != {1}:
-        return None
-    if name == large.x and of_group == 1:
-        nodes: tuple[Node, ...] = ()
-        scale, shift = np.ones(m), np.zeros(m)
-    else:
+    nodes: tuple[Node, ...] = ()
+    scale, shift = np.ones(m), None
+    if name != beside.x or of_group > 1:
         norm = view.makers.get(name)
         if norm is None or norm.op != "BatchNormalization" or norm.domain or len(norm.outputs) != 1:
             return None
-        found = normalisation(norm, view) if view.only_reader(name) is node and norm.inputs[0] == large.x else None
+        if norm.inputs[0] != beside.x or view.only_reader(name) is not node:
+            return None
+        found = normalisation(norm, view)
         if found is None or any(each.shape != (m,) for each in found):
             return None
         nodes, (scale, shift) = (norm,), found
-    w = np.zeros((m, of_group, *itertools.repeat(1, large.w.ndim - 2)))
-    w[np.arange(m), np.arange(m) % of_group] = scale.reshape(m, *itertools.repeat(1, large.w.ndim - 2))
-    return _Branch(large.x, nodes, w, shift, ((0, 0, 1, 1),) * (large.w.ndim - 2))
+    w = np.zeros((m, of_group))
+    w[np.arange(m), np.arange(m) % of_group] = scale
+    w = w.reshape(m, of_group, *[1] * len(kernel))
+    return replace(beside, nodes=nodes, w=w, bias=shift, taps=(_Taps(),) * len(kernel))
+
+
+def _place(one: _Taps, other: _Taps) -> slice | None:
+    """Which taps of one axis those of another are; None unless all are among them, and outputs are as many."""
+    first, rest = divmod(one.before - other.before, one.apart)
+    if one.shrinks != other.shrinks or rest or first < 0 or first + other.count > one.count:
+        return None
+    return slice(first, first + other.count) if other.count == 1 or other.apart == one.apart else None

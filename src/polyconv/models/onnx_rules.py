@@ -48,7 +48,7 @@ from polyconv.models.onnx_qlinear import (
     real_rows,
 )
 from polyconv.models.onnx_recurrent import recurrent
-from polyconv.models.onnx_weights import is_transposed, normalisation, output_channels
+from polyconv.models.onnx_weights import held_weights, is_transposed, normalisation, output_channels, with_weights
 from polyconv.models.operators import has_row
 from polyconv.models.rewriting import Change, Rule, View, standing_for
 from polyconv.models.spelled import spelled_out
@@ -215,12 +215,10 @@ def scaled(node: Node, view: View) -> Change | None:
     conv = view.makers.get(node.inputs[int(other)])
     if conv is None or conv.op not in _SCALABLE or view.only_reader(conv.outputs[0]) is not node or not has_row(conv):
         return None
-    w, bias = view.constant(conv, 1), view.constant(conv, 2)
-    has_bias = len(conv.inputs) > 2 and bool(conv.inputs[2])
-    if w is None or w.dtype.kind != "f" or w.ndim < 3 or (has_bias and bias is None) or len(conv.inputs) > 3:
+    held = held_weights(conv, view)
+    if held is None or len(node.outputs) != 1:
         return None
-    if "activation" in conv.attributes or len(node.outputs) != 1:
-        return None
+    w, bias = held
     groups, m = conv.attributes.get("group", 1), output_channels(conv, w)
     axis = w.ndim - 1 if conv.op == "NhwcConv" else 1
     factors = normalisation(node, view) if node.op == "BatchNormalization" else _factor(node, conv, view, w.ndim, axis)
@@ -233,11 +231,7 @@ def scaled(node: Node, view: View) -> Change | None:
     else:
         new = w.astype(np.float64) * scale.reshape(-1, *(1,) * (w.ndim - 1))
     added = shift if bias is None else bias.astype(np.float64) * scale + shift
-    names = view.fresh(f"weights of {node.outputs[0]}"), view.fresh(f"bias of {node.outputs[0]}")
-    with np.errstate(over="ignore"):
-        constants = {names[0]: new.astype(w.dtype), names[1]: added.astype(w.dtype)}
-    made = standing_for(conv, (conv, node), inputs=(conv.inputs[0], *names), outputs=node.outputs)
-    return Change((conv, node), (made,), constants)
+    return with_weights(conv, (conv, node), new, added, view)
 
 
 _SCALABLE = frozenset(("Conv", "ConvTranspose", "NhwcConv"))

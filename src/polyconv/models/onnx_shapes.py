@@ -51,13 +51,14 @@ def stated(
         Version of every domain.
     """
     known, found, left = dict(constants), dict[str, Value](), list(nodes)
-    given = [_with_own_symbols(value) for value in inputs]
+    given = {value.name: _with_own_symbols(value) for value in inputs}
     ahead = _AHEAD
     for _ in range(_MOST_PASSES):
         some = left[:ahead]
-        found |= _inferred(some, given, known, opsets)
+        found |= _inferred(some, given.values(), known, opsets)
         new = _extents(some, found, known)
-        own = {extent for value in given for extent in value.dims or ()}  # inference names others anew each time
+        # inference names others anew each time
+        own = {extent for value in given.values() for extent in value.dims or ()}
         shaped = {name: _with_own_symbols(value, own) for name, value in reshaped(some, found, known).items()}
         found |= {name: Value(name, type_of(array.dtype), array.shape) for name, array in new.items()} | shaped
         known |= new
@@ -69,7 +70,7 @@ def stated(
         told = {name: found[name] for node in done for name in node.writes if name not in known} | shaped
         left = [node for node in left if node not in done and not told.keys() >= set(node.outputs)]
         read = {name for node in left for name in node.reads}
-        given = [value for value in {**{value.name: value for value in given}, **told}.values() if value.name in read]
+        given = {name: value for name, value in {**given, **told}.items() if name in read}
     return found
 
 

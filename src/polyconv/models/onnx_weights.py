@@ -1,16 +1,18 @@
-"""Constants of ONNX's nodes by channel: which axis of weights has outputs, and what normalising comes to.
+"""Weights of ONNX's convolutions, and what normalising comes to, by channel: taken up, and put back changed.
 
 Weights of convolutions are (m, c / groups, ...), of transposed ones (c, m / groups, ...).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from polyconv.models.graph import Array, Node
-from polyconv.models.rewriting import View
+from polyconv.models.rewriting import Change, View, standing_for
 
-__all__ = ["is_transposed", "normalisation", "output_channels"]
+__all__ = ["held_weights", "is_transposed", "normalisation", "output_channels", "with_weights"]
 
 
 def is_transposed(conv: Node) -> bool:
@@ -22,6 +24,25 @@ def output_channels(conv: Node, w: Array) -> int:
     """How many output channels a convolution has."""
     groups: int = conv.attributes.get("group", 1)
     return int(w.shape[1]) * groups if is_transposed(conv) else len(w)
+
+
+def held_weights(conv: Node, view: View) -> tuple[Array, Array | None] | None:
+    """Weights and bias of a convolution, if they are constant real numbers and no activation is part of it."""
+    w, bias = view.constant(conv, 1), view.constant(conv, 2)
+    has_bias = len(conv.inputs) > 2 and bool(conv.inputs[2])
+    if w is None or w.dtype.kind != "f" or w.ndim < 3 or (has_bias and bias is None) or len(conv.inputs) > 3:
+        return None
+    return None if "activation" in conv.attributes else (w, bias)
+
+
+def with_weights(conv: Node, taken: Sequence[Node], w: Array, bias: Array, view: View) -> Change:
+    """Some nodes as a convolution with other weights and bias, rounded to its type; the last one makes their result."""
+    outputs, given = taken[-1].outputs, view.constants[conv.inputs[1]]
+    names = view.fresh(f"weights of {outputs[0]}"), view.fresh(f"bias of {outputs[0]}")
+    with np.errstate(over="ignore"):
+        constants = {names[0]: w.astype(given.dtype), names[1]: bias.astype(given.dtype)}
+    made = standing_for(conv, taken, inputs=(conv.inputs[0], *names), outputs=outputs)
+    return Change(tuple(taken), (made,), constants)
 
 
 def normalisation(node: Node, view: View) -> tuple[Array, Array] | None:

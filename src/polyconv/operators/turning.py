@@ -158,8 +158,7 @@ def _squares(k: Module, spec: _Turn, rows: _Rows, ends: _Ends) -> None:
         """Turn one, of which only the first elements along each axis may be there."""
         x = rows.x + i * kind.element_bytes + rows.x_steps[1] * j
         y = rows.y + j * kind.element_bytes + rows.y_steps[0] * i
-        sources = _row_places(k, x, rows.x_steps[1], lanes, wide)
-        targets = _row_places(k, y, rows.y_steps[0], lanes, high)
+        sources, targets = x.rows(lanes, rows.x_steps[1], wide), y.rows(lanes, rows.y_steps[0], high)
         planes = [read(k, kind, here, _there(k, lanes, row, wide, high)) for row, here in enumerate(sources)]
         for row, (value, here) in enumerate(zip(woven(k, planes), targets, strict=True)):
             write(k, value, here, _there(k, lanes, row, high, wide))
@@ -182,17 +181,6 @@ def _squares(k: Module, spec: _Turn, rows: _Rows, ends: _Ends) -> None:
         return
     elements((top, whole[0]), (whole[1], right))
     elements((whole[0], bottom), (left, right))
-
-
-def _row_places(k: Module, first: Buffer, step: Value, count: int, rows: Value | None) -> list[Buffer]:
-    """Where rows begin; those that are not there have the place of the last one that is.
-
-    A CPU takes thousands of cycles to find that nothing is asked of a page that is none.
-    """
-    places = [first]
-    for row in range(1, count):
-        places.append(places[-1] + (step if rows is None else k.select(rows > row, step, 0)))
-    return places
 
 
 def _there(k: Module, lanes: int, row: int, rows: Value | None, count: Value | None) -> Mask | None:

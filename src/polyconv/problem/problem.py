@@ -7,6 +7,7 @@ must know nothing of attribute names, model files, algorithms or machines.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import field, replace
 from functools import lru_cache
 from typing import Any
@@ -242,6 +243,16 @@ class Problem(_Found):
         """The same convolution for a given batch and spatial input extents."""
         return replace(self, n=n, i=i)
 
+    def along(self, axes: Sequence[int]) -> Problem:
+        """The convolution along some of its spatial axes, in the order in which they are given."""
+        def of(values: tuple[Any, ...]) -> tuple[Any, ...]:
+            return tuple([values[a] for a in axes])
+
+        return replace(
+            self, i=of(self.i), k=of(self.k), s=of(self.s), d=of(self.d), pads=of(self.pads),
+            output_padding=of(self.output_padding), o=None if self.o is None else of(self.o),
+        )  # fmt: skip
+
     def plain_runs(self) -> tuple[tuple[int, int], ...]:
         """Runs (first axis, end) of spatial axes that make one where they lie together.
 
@@ -352,34 +363,19 @@ class Problem(_Found):
 
 @lru_cache(256)
 def _without_lone_axes(p: Problem) -> Problem:
-    lone = p.lone_taps()
-    axes = [a for a, tap in enumerate(lone) if tap is None]
-    if len(axes) == p.rank:
-        return p
+    axes = [a for a, tap in enumerate(p.lone_taps()) if tap is None]
     if not axes:
         o = None if p.o is None else (1,)
         return replace(p, i=(1,), k=(1,), s=(1,), d=(1,), pads=((0, 0),), output_padding=(0,), o=o)
-
-    def of(values: tuple[Any, ...]) -> tuple[Any, ...]:
-        return tuple(values[a] for a in axes)
-
-    return replace(
-        p, i=of(p.i), k=of(p.k), s=of(p.s), d=of(p.d), pads=of(p.pads), output_padding=of(p.output_padding),
-        o=None if p.o is None else of(p.o),
-    )  # fmt: skip
+    return p if len(axes) == p.rank else p.along(axes)
 
 
 @lru_cache(256)
 def _fused(p: Problem) -> Problem:
     runs = p.plain_runs()
 
-    def of(values: tuple[Any, ...]) -> tuple[Any, ...]:
-        return tuple(values[first] for first, _ in runs)
-
     def together(extents: tuple[Extent, ...]) -> tuple[int, ...]:
         return tuple(math.prod(e or 0 for e in extents[first:end]) for first, end in runs)
 
-    return replace(
-        p, i=together(p.i), k=of(p.k), s=of(p.s), d=of(p.d), pads=of(p.pads), output_padding=of(p.output_padding),
-        o=None if p.o is None else together(p.o),
-    )  # fmt: skip
+    firsts = p.along([first for first, _ in runs])
+    return replace(firsts, i=together(p.i), o=None if p.o is None else together(p.o))

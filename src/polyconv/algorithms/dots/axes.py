@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from polyconv.algorithms.dots.form import ChannelsForm, Part
 from polyconv.dataclass import dataclass
 from polyconv.kernels.isa import Arithmetic
-from polyconv.lowering.program import Operand, Program, Request
+from polyconv.lowering.program import Program, Request
 from polyconv.lowering.situation import Situation
 from polyconv.lowering.sweep import Sweep, sweeps
 
@@ -86,9 +86,6 @@ def _in_order(r: Request, order: tuple[int, ...]) -> Request:
     """A request whose axes are in an order, for sweeps that have them so."""
     back = [order.index(a) for a in range(len(order))]
 
-    def moved(o: Operand) -> Operand:
-        return replace(o, spatial=tuple(o.spatial[a] for a in order))
-
     def weights(sweep: Sweep) -> NDArray[Any]:
         w = r.weights(tuple(sweep[a] for a in back))
         taps = [sweep[a].taps for a in back]
@@ -99,5 +96,5 @@ def _in_order(r: Request, order: tuple[int, ...]) -> Request:
     def packed(key: Any, make: Callable[[], NDArray[Any]]) -> NDArray[Any]:
         return r.packed((order, key), make)
 
-    residual = None if r.residual is None else moved(r.residual)
-    return replace(r, x=moved(r.x), y=moved(r.y), residual=residual, weights=weights, packed=packed)
+    residual = None if r.residual is None else r.residual.along(order)
+    return replace(r, x=r.x.along(order), y=r.y.along(order), residual=residual, weights=weights, packed=packed)

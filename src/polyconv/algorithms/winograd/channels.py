@@ -255,15 +255,5 @@ def order(p: Problem) -> tuple[int, ...]:
 
 def _turned(s: Situation) -> Situation:
     """The situation with its axes in that order, which then is the order it asks for."""
-    p, axes = s.problem, order(s.problem)
-    if axes == tuple(range(len(axes))):
-        return s
-
-    def turn(values: Any) -> Any:
-        return tuple(values[a] for a in axes)
-
-    o = None if p.o is None else turn(p.o)
-    return replace(s, problem=replace(
-        p, i=turn(p.i), k=turn(p.k), s=turn(p.s), d=turn(p.d), pads=turn(p.pads),
-        output_padding=turn(p.output_padding), o=o,
-    ))  # fmt: skip
+    axes = order(s.problem)
+    return s if axes == tuple(range(len(axes))) else replace(s, problem=s.problem.along(axes))

@@ -52,10 +52,8 @@ def turned(r: Request, axes: tuple[int, ...], situation: Situation) -> Request:
     if axes == tuple(range(len(axes))):
         return r
     # a single axis with taps has moved: weights lie in the same order
-    return _viewed(
-        r, situation, lambda o: replace(o, spatial=tuple(o.spatial[a] for a in axes)),
-        lambda sweep: tuple(sweep[axes.index(a)] for a in range(len(axes))),
-    )  # fmt: skip
+    back = [axes.index(a) for a in range(len(axes))]
+    return _viewed(r, situation, lambda o: o.along(axes), lambda sweep: tuple(sweep[a] for a in back))
 
 
 def _stacked(r: Request) -> Request:
