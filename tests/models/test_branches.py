@@ -51,6 +51,8 @@ MERGED = {
     "strides and groups": network(conv("a", "w", strides=[2, 1], pads=[1] * 4, group=2),
                                   conv("b", "v", strides=[2, 1], group=2), *added("a", "b"), w=random(6, 4, 3, 3),
                                   v=random(6, 4, 1, 1, seed=4)),
+    "one tap, normalised first": network(conv("a", "w"), NORM, *added("n", "a"), w=W1),
+    "one tap, normalised last": network(conv("a", "w"), NORM, *added("a", "n"), w=W1),
     "groups, normalised": network(conv("a", "w", pads=[1] * 4, group=2), NORM, *added("a", "n"), w=random(8, 4, 3, 3)),
     "depthwise, itself too": network(conv("a", "w", pads=[1] * 4, group=8), conv("b", "v", group=8),
                                      *added("a", "b", "x"), w=random(8, 1, 3, 3), v=random(8, 1, 1, 1, seed=4)),
@@ -103,6 +105,13 @@ def test_others_stay_apart(name: str) -> None:
     made = close(KEPT[name], {"x": random(2, 8, 9, 7, seed=9)})
     assert [record.op for record in made.nodes if record.engine == "polyconv"].count("Conv") == 2
     assert len({record.step for record in made.nodes if record.op == "Conv"}) == 2
+
+
+@pytest.mark.parametrize("order", [("x", "a"), ("a", "x")])
+def test_one_tap_of_each_channel_takes_up_its_input(order: tuple[str, str]) -> None:
+    model = network(conv("a", "w", group=8), *added(*order), w=random(8, 1, 1, 1))
+    made = close(model, {"x": random(2, 8, 9, 7)})
+    assert len({record.step for record in made.nodes}) == 1
 
 
 def test_a_dense_convolution_leaves_its_residual() -> None:

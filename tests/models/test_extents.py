@@ -1,4 +1,4 @@
-"""A few integers are computed when a model is read, as onnxruntime computes them; all else is left to the host."""
+"""A few numbers are computed when a model is read, as onnxruntime computes them; all else is left to the host."""
 
 from __future__ import annotations
 
@@ -41,6 +41,22 @@ def test_arithmetic_is_onnxruntime_s(op: str, dtype: type) -> None:
         np.testing.assert_array_equal(mine, _theirs(op, [a, b]), strict=True)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_arithmetic_of_real_numbers_is_onnxruntime_s(dtype: type) -> None:
+    rng = np.random.default_rng(2)
+    a, b = (rng.standard_normal(3).astype(dtype) for _ in range(2))
+    b[0] = 0
+    for op in ("Add", "Sub", "Mul", "Div"):
+        mine = onnx_extents[op](_node(op), [a, b])
+        np.testing.assert_array_equal(mine, _theirs(op, [a, b]), strict=True)
+    mine = onnx_extents["Sqrt"](_node("Sqrt"), [a])
+    np.testing.assert_array_equal(mine, _theirs("Sqrt", [a]), strict=True)
+    for given in (a, np.array([3, 2**53 + 1, -5])):
+        for to in (TensorProto.FLOAT, TensorProto.DOUBLE):
+            mine = onnx_extents["Cast"](_node("Cast", to=to), [given])
+            np.testing.assert_array_equal(mine, _theirs("Cast", [given], to=to), strict=True)
+
+
 def test_picking_and_joining_is_onnxruntime_s() -> None:
     a, b = np.arange(12, dtype=np.int64).reshape(3, 4), np.array([2, -1, 0])
     for axis in (0, 1, -1):
@@ -72,12 +88,13 @@ A = np.array([1, 2])
 @pytest.mark.parametrize(
     ("node", "inputs"),
     [
-        (_node("Add"), [A.astype(np.float32), A.astype(np.float32)]), (_node("Add"), [np.arange(65), A[:1]]),
+        (_node("Add"), [A.astype(np.float16), A.astype(np.float16)]), (_node("Add"), [np.arange(65), A[:1]]),
         (_node("Add"), [A, A.astype(np.int32)]), (_node("Add"), [A, np.arange(3)]), (_node("Add"), [A]),
         (_node("Add", 6, broadcast=1), [A, A]), (_node("Div"), [A, A * 0]),
         (_node("Div"), [np.array([-(2**63)]), np.array([-1])]), (_node("Gather"), [A, np.array(2)]),
         (_node("Gather", axis=1), [A, np.array(0)]), (_node("Concat"), [A, A]),
-        (_node("Cast", to=TensorProto.INT8), [np.array([300])]), (_node("Cast", to=TensorProto.FLOAT), [A]),
+        (_node("Cast", to=TensorProto.INT8), [np.array([300])]), (_node("Cast", to=TensorProto.FLOAT16), [A]),
+            (_node("Cast", to=TensorProto.INT64), [A / 2]), (_node("Gather"), [A / 2, A[:1]]), (_node("Sqrt"), [A]),
         (_node("Cast", to=99), [A]), (_node("Mod"), [A, A * 0]), (_node("Mod", fmod=1), [-A, A]),
         (_node("Where"), [A, A, A]), (_node("Where"), [A > 1, A, A.astype(np.int32)]), (_node("Add"), [A > 1, A > 0]),
         (_node("Range"), [np.array(0), np.array(65), np.array(1)]),

@@ -73,6 +73,38 @@ def tokens(d: Drawing) -> str:
     return activation(d, y) if d.chance(0.6) else y
 
 
+def attention(d: Drawing) -> str:
+    """Attention as exporters write it: heads taken apart, products that are scaled and shifted, heads put together."""
+    x = d.operand(lambda shape: len(shape) == 3 and math.prod(shape) < 6_000)
+    n, t, c = d.shape(x)
+    heads, wide = int(d.pick((1, 2, 3))), int(d.pick((1, 4, 7, 16)))
+    inner = heads * wide
+    y = d.one("MatMul", x, d.weights(c, 3 * inner, scale=1.0 / math.sqrt(c)))
+    parts = d.one("Reshape", y, d.constant([n, t, 3, heads, wide], np.int64))
+    if d.chance(0.5):
+        turned = d.one("Transpose", parts, perm=[2, 0, 3, 1, 4])
+        q, k, v = (d.one("Gather", turned, d.constant(at, np.int64), axis=0) for at in range(3))
+        across = d.one("Transpose", k, perm=[0, 1, 3, 2])
+    else:
+        cut = [d.one("Gather", parts, d.constant(at, np.int64), axis=2) for at in range(3)]
+        q, across, v = (d.one("Transpose", name, perm=perm) for name, perm in
+                        zip(cut, ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3]), strict=True))  # fmt: skip
+    scale = d.constant(1.0 / math.sqrt(wide), np.float32)
+    if d.chance(0.4):
+        q = d.one("Mul", q, scale)
+    found = d.one("MatMul", q, across)
+    if d.chance(0.4):
+        found = d.one("Mul", found, scale)
+    if d.chance(0.5):
+        shape = d.pick(((heads, t, t), (1, 1, t), (heads, 1, t), (n, 1, t, t), (heads, t, 1)))
+        found = d.one("Add", found, d.weights(*shape))
+    if d.chance(0.7):
+        found = d.one("Softmax", found, axis=-1)
+    made = d.one("MatMul", found, v)
+    made = d.one("Transpose", made, perm=d.pick(([0, 2, 1, 3], [0, 2, 1, 3], [2, 0, 1, 3], [0, 1, 3, 2])))
+    return d.one("Reshape", made, d.constant([n, t, inner], np.int64))
+
+
 def embedded(d: Drawing) -> str:
     """A convolution of a constant, added to a value of its shape, as embeddings of positions are."""
     x = d.operand(_image)
@@ -83,5 +115,5 @@ def embedded(d: Drawing) -> str:
     return d.one("Add", *((x, y) if d.chance(0.5) else (y, x)))
 
 
-MOTIFS: tuple[tuple[Step, float], ...] = ((branches, 1.5), (tokens, 1.2), (embedded, 0.4))
+MOTIFS: tuple[tuple[Step, float], ...] = ((branches, 1.5), (tokens, 1.2), (attention, 1.0), (embedded, 0.4))
 """The motifs, and how often each is tried beside ``graph_steps.STEPS``."""

@@ -12,6 +12,7 @@ from polyconv.models.graph import Array, Graph, live
 from polyconv.models.native import ONNX, Translation
 from polyconv.models.onnx_host import onnx_host
 from polyconv.models.onnx_rules import LAST_RULES, LATE_RULES, ON_CPU, ON_GPU, RULES
+from polyconv.models.onnx_shapes import counted
 from polyconv.models.onnx_views import onnx_views
 from polyconv.models.options import Options
 from polyconv.models.program import Program
@@ -47,7 +48,9 @@ def compiled(graph: Graph, overridden: frozenset[str], options: Options) -> Prog
             host = with_control_flow(host, lambda body: compiled(body, frozenset(), options))
         opsets = graph.origin.opsets
         constants = {name: array for name, array in graph.constants.items() if name not in overridden}
-        known, _ = looked_at(live(graph.nodes, graph.results), constants, views)
+        nodes, values = live(graph.nodes, graph.results), {value.name: value for value in graph.inputs}
+        known, _ = looked_at(nodes, constants, views)
+        known |= counted(nodes, values | dict(graph.stated), known)
         made: dict[str, Array] = {}
     else:
         from polyconv.models.openvino_graph import as_onnx_graph, opsets

@@ -54,7 +54,7 @@ class Translation:
         The node that means the same, or why there is none.
     """
 
-    knows: Callable[[Node], bool] = lambda node: not node.domain and node.op in OPERATORS
+    knows: Callable[[Node], bool] = lambda node: node.domain == OWN or (not node.domain and node.op in OPERATORS)
     into: Callable[[Node, Lookup, Mapping[str, Array]], Node | str] = lambda node, known, constants: node
 
 

@@ -41,8 +41,9 @@ class _Taps:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Branch:
-    """One side of a sum as a convolution: the value that it reads, and the nodes that compute it."""
+    """One side of a sum as a convolution: what it is like, the value that it reads, and the nodes that compute it."""
 
+    conv: Node
     x: str
     nodes: tuple[Node, ...]
     w: Array
@@ -81,7 +82,7 @@ def branches(node: Node, view: View) -> Change | None:
     w[:, :, *among] += small.w
     for each in (large, small):
         bias = bias if each.bias is None else bias + each.bias
-    return with_weights(large.nodes[0], (*one.nodes, *other.nodes, node), w, bias, view)
+    return with_weights(large.conv, (*one.nodes, *other.nodes, node), w, bias, view)
 
 
 def _convolution(name: str, node: Node, view: View) -> _Branch | None:
@@ -102,7 +103,7 @@ def _convolution(name: str, node: Node, view: View) -> _Branch | None:
     if list(a.get("kernel_shape") or kernel) != kernel:
         return None
     taps = tuple(map(_Taps, kernel, apart, pads[:rank], pads[rank:]))
-    return _Branch(conv.inputs[0], (conv,), w, bias, taps, a.get("group", 1), tuple(strides))
+    return _Branch(conv, conv.inputs[0], (conv,), w, bias, taps, a.get("group", 1), tuple(strides))
 
 
 def _one_tap(name: str, node: Node, view: View, beside: _Branch) -> _Branch | None:

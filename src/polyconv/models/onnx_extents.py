@@ -1,7 +1,8 @@
-"""Integer arithmetic on a few numbers, as exporters write it round shapes: done here, so that no engine is started.
+"""Arithmetic on a few numbers, as exporters write it round shapes: done here, so that no engine is started.
 
-Of halves of channels, for example, models say ``Shape -> Gather -> Add 1 -> Div 2``.  The one idea: whatever is not
-plainly a few integers, and valid, is left to the host, which says what is wrong.  It must not know what is counted.
+Of halves of channels, for example, models say ``Shape -> Gather -> Add 1 -> Div 2``; of the scale of attention,
+``Shape -> Slice -> Cast -> Sqrt``.  The one idea: whatever is not plainly a few numbers, and valid, is left to the
+host, which says what is wrong.  It must not know what is counted.
 """
 
 from __future__ import annotations
@@ -28,8 +29,10 @@ def _gathered(node: Node, inputs: Sequence[Array]) -> Array:
 
 
 def _divided(node: Node, inputs: Sequence[Array]) -> Array:
-    """Quotients without their fraction: -7 / 2 is -3."""
+    """Quotients; those of integers without their fraction: -7 / 2 is -3."""
     a, b = inputs
+    if a.dtype.kind == "f":
+        return np.asarray(a / b)
     if not b.all() or (b == -1).any():  # the least number over -1 is no number of its type
         raise ValueError
     below = (a % b != 0) & ((a < 0) != (b < 0))
@@ -39,7 +42,8 @@ def _divided(node: Node, inputs: Sequence[Array]) -> Array:
 def _cast(node: Node, inputs: Sequence[Array]) -> Array:
     row = BY_ONNX[node.attributes["to"]]
     made = inputs[0].astype(row.numpy)
-    if made.dtype.kind not in "iu" or (made != inputs[0]).any():
+    is_whole = made.dtype.kind in "iu" and inputs[0].dtype.kind in "iu" and not (made != inputs[0]).any()
+    if not is_whole and made.dtype not in _REAL:
         raise ValueError
     return made
 
@@ -93,25 +97,33 @@ _COMPUTED: Mapping[str, Callable[[Node, Sequence[Array]], Array]] = {
     "Mod": lambda node, inputs: _remainder(node, _same(inputs)),
     "Mul": lambda node, inputs: np.multiply(*_same(inputs)),
     "Range": _counted,
+    "Sqrt": lambda node, inputs: np.sqrt(inputs[0]),
     "Sub": lambda node, inputs: np.subtract(*_same(inputs)),
     "Where": _chosen,
 }
 
 
+_OF_REAL = frozenset(("Add", "Cast", "Div", "Mul", "Sqrt", "Sub"))
+"""Those that do the same with real numbers, rounded once as IEEE 754 says, so that everybody's bits are the same."""
+_REAL = (np.float32, np.float64)
+
+
 def are_few(arrays: Sequence[Array]) -> bool:
-    """Whether they are integers, or answers to a question, and few."""
-    return all(a.dtype.kind in "iub" and a.size <= _MOST for a in arrays)
+    """Whether they are numbers, or answers to a question, and few."""
+    return all((a.dtype.kind in "iub" or a.dtype in _REAL) and a.size <= _MOST for a in arrays)
 
 
 def _few(op: str, compute: Callable[[Node, Sequence[Array]], Array]
          ) -> Callable[[Node, Sequence[Array]], Array | None]:  # fmt: skip
-    """The same for a few integers, and nothing for all else."""
+    """The same for a few numbers, and nothing for all else."""
     def computed(node: Node, inputs: Sequence[Array]) -> Array | None:
         numbers = inputs[1:] if op == "Where" else inputs
-        if node.version < _LEAST_OPSET or not are_few(inputs) or any(a.dtype.kind == "b" for a in numbers):
+        kinds = "f" if op == "Sqrt" else "iuf" if op in _OF_REAL else "iu"
+        if node.version < _LEAST_OPSET or not are_few(inputs) or any(a.dtype.kind not in kinds for a in numbers):
             return None
         try:
-            return np.asarray(compute(node, inputs))
+            with np.errstate(all="ignore"):
+                return np.asarray(compute(node, inputs))
         except (ArithmeticError, IndexError, KeyError, TypeError, ValueError):
             return None
 
@@ -121,4 +133,4 @@ def _few(op: str, compute: Callable[[Node, Sequence[Array]], Array]
 onnx_extents: Mapping[str, Callable[[Node, Sequence[Array]], Array | None]] = {
     op: _few(op, compute) for op, compute in _COMPUTED.items()
 }
-"""By operator: its result of a few integers; None for anything else."""
+"""By operator: its result of a few numbers; None for anything else."""

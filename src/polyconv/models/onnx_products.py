@@ -7,6 +7,7 @@ of a channels-last tensor stay so; those of a plain matrix are images of one pix
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,12 @@ import numpy as np
 from polyconv.dialects import ort
 from polyconv.models.elements import type_of
 from polyconv.models.graph import Array, Node
+from polyconv.models.onnx_weights import held_weights, normalisation, with_weights
 from polyconv.models.rewriting import Change, View
 
 __all__ = [
-    "ACTIVATIONS", "ALL_FLOATS", "activated_before", "linear", "one_axis", "product", "there_and_back",
-    "turned",
+    "ACTIVATIONS", "ALL_FLOATS", "activated_before", "linear", "one_axis", "product", "same_shape", "scaled_rows",
+    "there_and_back", "turned",
 ]  # fmt: skip
 
 ACTIVATIONS = ("Clip", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Relu", "Sigmoid", "Tanh")
@@ -131,6 +133,46 @@ def there_and_back(node: Node, view: View) -> Change | None:
     if axes is None or axes != _axes(maker, view) or min(axes) < 0:
         return None
     return Change((node,), renamed={node.outputs[0]: maker.inputs[0]})
+
+
+def same_shape(node: Node, view: View) -> Change | None:
+    """``Reshape(Flatten(x))``, and others of what is x in another shape, to the shape of x -> ``x``."""
+    name = node.inputs[0]
+    while (maker := view.makers.get(name)) is not None and maker.op in _RESHAPERS and not maker.domain:
+        name = maker.inputs[0]
+    before, after = view.values.get(name), view.values.get(node.outputs[0])
+    if before is None or after is None or before.dims is None or before.dims != after.dims:
+        return None
+    if not all(isinstance(extent, int) for extent in before.dims):
+        return None
+    return Change((node,), renamed={node.outputs[0]: name})
+
+
+_RESHAPERS = ("Flatten", "Reshape", "Squeeze", "Unsqueeze")
+"""Operators whose results are their first input in another shape."""
+
+
+def scaled_rows(node: Node, view: View) -> Change | None:
+    """``BatchNormalization(Flatten(MatMul(x, w)))`` of rows of channels -> ``Flatten(MatMul(x, w'))``.
+
+    ``w' = w scale`` and ``b' = shift`` in f64, rounded once; the product is a convolution of 1x1 windows by then.
+    """
+    mover = view.makers.get(node.inputs[0])
+    if mover is None or mover.op not in _RESHAPERS or mover.domain or view.only_reader(node.inputs[0]) is not node:
+        return None
+    conv = view.makers.get(mover.inputs[0])
+    if conv is None or conv.op != "NhwcConv" or view.only_reader(mover.inputs[0]) is not mover:
+        return None
+    held, factors, rows = held_weights(conv, view), normalisation(node, view), view.values.get(node.inputs[0])
+    if held is None or factors is None or len(node.outputs) != 1 or conv.attributes.get("group", 1) != 1:
+        return None
+    (w, bias), (scale, shift) = held, factors
+    if rows is None or rows.dims is None or len(rows.dims) != 2 or rows.dims[1] != len(w) or scale.shape != (len(w),):
+        return None
+    new = w.astype(np.float64) * scale.reshape(-1, *(1,) * (w.ndim - 1))
+    added = shift if bias is None else bias.astype(np.float64) * scale + shift
+    made = with_weights(conv, (conv, _like(node, conv.outputs, node.inputs)), new, added, view)
+    return replace(made, gone=(conv, mover, node), nodes=(*made.nodes, _like(mover, node.outputs, mover.inputs)))
 
 
 def _axes(node: Node, view: View) -> list[int] | None:

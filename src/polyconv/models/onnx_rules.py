@@ -30,13 +30,17 @@ from polyconv.models.onnx_integers import (
     real_constant,
     turned_weights,
 )
+from polyconv.models.onnx_joins import activated_parts, normalised_parts
 from polyconv.models.onnx_moves import MOVES, again_the_same, joined_as_bytes, moved_as_bytes, quantised_before
+from polyconv.models.onnx_orders import added_product, later_turned, scaled_product, turned_product
 from polyconv.models.onnx_products import (
     ACTIVATIONS,
     ALL_FLOATS,
     activated_before,
     linear,
     product,
+    same_shape,
+    scaled_rows,
     there_and_back,
     turned,
 )
@@ -315,6 +319,7 @@ RULES = (
     _rule(padding, "Pad"),
     _rule(cut_off, "Slice"),
     _rule(scaled, "BatchNormalization", "Mul", "Div"),
+    _rule(scaled_rows, "BatchNormalization"),
     _rule(branches, "Add"),
     _rule(product, "MatMul"),
     _rule(linear, "Gemm", "MatMul"),
@@ -322,7 +327,10 @@ RULES = (
     _rule(channels_first, "Transpose"),
     _rule(biased, "Add"),
     _rule(there_and_back, "Unsqueeze", is_exact=True),
+    _rule(same_shape, "Reshape", is_exact=True),
     _rule(activated_before, *ACTIVATIONS, is_exact=True),
+    _rule(activated_parts, "Concat", is_exact=True),
+    _rule(normalised_parts, "BatchNormalization", is_exact=True),
 )
 """The rules, in the order in which they are tried."""
 
@@ -337,6 +345,10 @@ ON_CPU = (
     _rule(spanning, "DynamicQuantizeLinear", is_exact=True),
     _rule(product_of_bytes, "MatMulInteger", is_exact=True),
     _rule(constant_zero, "ConvInteger", is_exact=True),
+    _rule(later_turned, "Split", "Gather", "Squeeze", is_exact=True),
+    _rule(scaled_product, "MatMul", "Product", domains=("", OWN)),
+    _rule(added_product, "MatMul", "Product", is_exact=True, domains=("", OWN)),
+    _rule(turned_product, "MatMul", "Product", is_exact=True, domains=("", OWN)),
 )
 """Those whose nodes a GPU has no kernels for."""
 

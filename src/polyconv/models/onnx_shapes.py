@@ -24,7 +24,7 @@ from polyconv.models.onnx_views import onnx_views
 if TYPE_CHECKING:
     from onnx import NodeProto, ValueInfoProto
 
-__all__ = ["stated", "value_info"]
+__all__ = ["counted", "stated", "value_info"]
 
 _MOST_PASSES = 256
 _AHEAD = 256
@@ -56,7 +56,7 @@ def stated(
     for _ in range(_MOST_PASSES):
         some = left[:ahead]
         found |= _inferred(some, given.values(), known, opsets)
-        new = _extents(some, found, known)
+        new = counted(some, found, known)
         # inference names others anew each time
         own = {extent for value in given.values() for extent in value.dims or ()}
         shaped = {name: _with_own_symbols(value, own) for name, value in reshaped(some, found, known).items()}
@@ -82,8 +82,18 @@ def _is_proven(node: Node, value: Value | None) -> bool:
     return not counts and all(isinstance(extent, int) for extent in value.dims)
 
 
-def _extents(nodes: Sequence[Node], values: Mapping[str, Value], known: Mapping[str, Array]) -> dict[str, Array]:
-    """Extents that are numbers, and what nodes make of a few of them."""
+def counted(nodes: Sequence[Node], values: Mapping[str, Value], known: Mapping[str, Array]) -> dict[str, Array]:
+    """Extents that are numbers, and what nodes make of a few of them, or of constants.
+
+    Parameters
+    ----------
+    nodes : sequence of Node
+        In running order.
+    values : mapping
+        What is known of values.
+    known : mapping
+        Values that are the same in every run.
+    """
     found: dict[str, Array] = {}
     for node in nodes:
         made = None

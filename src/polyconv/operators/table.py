@@ -49,7 +49,8 @@ _ON_GPU: dict[str, tuple[str, ...]] = {
 """Those whose kernels are of a GPU only."""
 
 _INNER: dict[str, tuple[str, ...]] = {
-    "ranging.ranging": ("SpanningQuantity",), "recurrence.recurrence": ("Recurrence",),
+    "multiplying.product": ("Product",), "ranging.ranging": ("SpanningQuantity",),
+    "recurrence.recurrence": ("Recurrence",),
 }  # fmt: skip
 """Those that only rewrites ask for, and no specification knows."""
 

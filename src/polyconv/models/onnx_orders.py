@@ -1,0 +1,196 @@
+"""Rewrites of ONNX graphs by which products of two computed operands read and write them as they lie.
+
+Attention takes its heads apart by a Transpose, scales its operands, multiplies them, and puts heads together by a
+Transpose.  The one idea: a product reads rows with any distance between them, and stores rows so, so that it needs none
+of those copies; and a number by which an operand is multiplied may as well multiply the sums.  It runs nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from polyconv.models.elements import BY_TYPE
+from polyconv.models.graph import Node
+from polyconv.models.native import OWN
+from polyconv.models.rewriting import Change, View, standing_for
+
+__all__ = ["added_product", "later_turned", "scaled_product", "turned_product"]
+
+_TYPES = ("tensor(float)", "tensor(double)")
+_MOST_ADDED = 1 << 16
+"""Elements that are added: as many as a second cache has beside the factors; more are read faster in a pass."""
+_MOST_SCALED = 1024.0
+"""By which sums are multiplied, or divided, at most: sums of what is not scaled yet must not overflow."""
+_ORDERS = ("a_order", "b_order", "y_order")
+
+
+def turned_product(node: Node, view: View) -> Change | None:
+    """``MatMul(Transpose(a), Transpose(b))``, and ``Transpose`` of one -> a product that reads and stores in order."""
+    made = _as_product(node, view)
+    if made is None:
+        return None
+    for at, name in enumerate(_ORDERS[:2]):
+        turn = view.makers.get(made.inputs[at])
+        perm = None if turn is None or view.only_reader(made.inputs[at]) is not node else _perm(turn, view)
+        if turn is not None and perm is not None and made.inputs[at] != made.inputs[1 - at]:
+            inputs = _with(made.inputs, at, turn.inputs[0])
+            order = [perm[axis] for axis in made.attributes.get(name, range(len(perm)))]
+            return _changed(made, (turn, node), inputs=inputs, attributes={**made.attributes, name: order})
+    turn = view.only_reader(made.outputs[0])
+    perm = None if turn is None else _perm(turn, view)
+    if turn is None or perm is None or perm[-1] != len(perm) - 1:  # elements of a row stay together
+        return None
+    stored = made.attributes.get("y_order", range(len(perm)))
+    order = [stored[axis] for axis in perm]
+    return _changed(made, (node, turn), outputs=turn.outputs, attributes={**made.attributes, "y_order": order})
+
+
+def scaled_product(node: Node, view: View) -> Change | None:
+    """``MatMul(Mul(a, s), b)``, and ``Mul`` or ``Div`` of one by a number -> a product whose sums are multiplied."""
+    made = _as_product(node, view)
+    if made is None:
+        return None
+    places = [(at, view.makers.get(name)) for at, name in enumerate(made.inputs[:2]) if view.only_reader(name) is node]
+    after = view.only_reader(made.outputs[0]) if len(made.inputs) == 2 else None
+    for at, factor in (*places, (2, after)):
+        found = None if factor is None else _number(factor, view)
+        scale = 0.0 if found is None else made.attributes.get("scale", 1.0) * found[1]
+        if factor is None or found is None or not 1 / _MOST_SCALED <= abs(scale) <= _MOST_SCALED:
+            continue
+        attributes = {**made.attributes, "scale": scale}
+        if at == 2:
+            return _changed(made, (node, factor), outputs=factor.outputs, attributes=attributes)
+        return _changed(made, (factor, node), inputs=_with(made.inputs, at, found[0]), attributes=attributes)
+    return None
+
+
+def added_product(node: Node, view: View) -> Change | None:
+    """``Add(MatMul(a, b), c)`` of a c that has all columns -> a product that adds it."""
+    made = _as_product(node, view)
+    add = None if made is None or len(made.inputs) > 2 else view.only_reader(made.outputs[0])
+    if made is None or add is None or add.op != "Add" or add.domain or add.attributes or "y_order" in made.attributes:
+        return None
+    (other,) = [name for name in add.inputs if name != made.outputs[0]] or [""]
+    constant = view.constants.get(other)
+    values = [view.values.get(name) for name in (made.outputs[0], other)]
+    of_y, of_c = (None if value is None else value.dims for value in values)
+    if constant is not None:
+        of_c = constant.shape
+    if not of_y or not of_c or len(of_c) > len(of_y) or of_c[-1] != of_y[-1] or of_c[-1] in (1, None):
+        return None
+    extents = [c for c in of_c if isinstance(c, int)]
+    if any(c not in (1, y) for c, y in zip(of_c[::-1], of_y[::-1], strict=False)) or len(extents) < len(of_c):
+        return None
+    if math.prod(extents) > _MOST_ADDED:
+        return None
+    return _changed(made, (node, add), inputs=(*made.inputs, other), outputs=add.outputs)
+
+
+def later_turned(node: Node, view: View) -> Change | None:
+    """``Split(Transpose(x))``, ``Gather`` or ``Squeeze`` of one -> ``Transpose(Split(x))``, where products read it."""
+    turn = view.makers.get(node.inputs[0])
+    perm = None if turn is None else _perm(turn, view)
+    if turn is None or perm is None or not any(_is_multiplied(name, view) for name in node.writes):
+        return None
+    axes = _axes(node, view, len(perm))
+    if axes is None:
+        return None
+    before, left = [perm[axis] for axis in axes], [axis for at, axis in enumerate(perm) if at not in axes]
+    if node.op == "Split":
+        left = perm
+    order = [sorted(left).index(axis) for axis in left]
+    inner = [view.fresh(f"{name} before {turn.name}") if name else "" for name in node.outputs]
+    constants = {}
+    if node.op == "Squeeze" and node.version >= 13:
+        which = view.fresh(f"axes of {inner[0]}")
+        constants[which] = np.array(before)
+        first = standing_for(node, (node,), inputs=(turn.inputs[0], which), outputs=tuple(inner))
+    else:
+        words = {**node.attributes, **({"axes": before} if node.op == "Squeeze" else {"axis": before[0]})}
+        inputs = (turn.inputs[0], *node.inputs[1:])
+        first = standing_for(node, (node,), inputs=inputs, outputs=tuple(inner), attributes=words)
+    turns = [
+        standing_for(turn, (turn,), inputs=(name,), outputs=(output,), attributes={"perm": order})
+        for name, output in zip(inner, node.outputs, strict=True) if name
+    ]  # fmt: skip
+    gone = (turn, node) if view.only_reader(node.inputs[0]) is node else (node,)
+    return Change(gone, (first, *turns), constants)
+
+
+def _as_product(node: Node, view: View) -> Node | None:
+    """A MatMul of two computed matrices, or of stacks of them, as the product that can be told more."""
+    if node.domain == OWN:
+        return node
+    values = [view.values.get(name) for name in (*node.inputs, *node.outputs)]
+    if any(value is None or value.type != values[0].type for value in values if values[0] is not None):
+        return None
+    kind = values[0].type if values[0] is not None else ""
+    is_known = all(value is not None and value.dims is not None and len(value.dims) > 1 for value in values)
+    if kind not in _TYPES or not is_known or any(name in view.constants for name in node.inputs):
+        return None
+    words = {"dtype": BY_TYPE[kind].numpy.name}
+    return replace(standing_for(node, (node,), attributes=words), op="Product", domain=OWN, version=1)
+
+
+def _changed(made: Node, gone: Sequence[Node], **fields: object) -> Change:
+    return Change(tuple(gone), (standing_for(made, gone, **fields),))
+
+
+def _with(inputs: Sequence[str], at: int, name: str) -> tuple[str, ...]:
+    return (*inputs[:at], name, *inputs[at + 1 :])
+
+
+def _perm(node: Node, view: View) -> list[int] | None:
+    """The order that a Transpose gives axes; None of other nodes, and where the file does not say it."""
+    if node.op != "Transpose" or node.domain:
+        return None
+    value = view.values.get(node.inputs[0])
+    rank = None if value is None or value.dims is None else len(value.dims)
+    given = node.attributes.get("perm", None if rank is None else range(rank - 1, -1, -1))
+    return None if given is None or sorted(given) != list(range(len(given))) else list(given)
+
+
+def _number(node: Node, view: View) -> tuple[str, float] | None:
+    """What a Mul or Div by one number multiplies, and by what."""
+    if node.op not in ("Mul", "Div") or node.domain or node.attributes or len(node.inputs) != 2:
+        return None
+    for at in (1, 0) if node.op == "Mul" else (1,):
+        given, value = view.constant(node, at), view.values.get(node.outputs[0])
+        if given is None or given.size != 1 or value is None or value.dims is None or given.ndim > len(value.dims):
+            continue
+        number = float(given.reshape(-1)[0])
+        if number and np.isfinite(number):
+            return node.inputs[1 - at], number if node.op == "Mul" else 1.0 / number
+    return None
+
+
+def _axes(node: Node, view: View, rank: int) -> list[int] | None:
+    """Axes along which a node takes apart what it reads, or that it leaves out; None where that is not known."""
+    if node.op == "Squeeze":
+        given = view.constant(node, 1)
+        axes = node.attributes.get("axes") if given is None else given.reshape(-1).tolist()
+    elif node.op == "Gather":
+        index = view.constant(node, 1)
+        axes = [node.attributes.get("axis", 0)] if index is not None and not index.ndim else None
+    else:
+        axes = [node.attributes.get("axis", 0)]
+    if not axes or not all(-rank <= axis < rank for axis in axes):
+        return None
+    found = [axis % rank for axis in axes]
+    return found if len(set(found)) == len(found) else None
+
+
+_ON_THE_WAY = ("Div", "Gather", "Mul", "Split", "Squeeze", "Transpose")
+
+
+def _is_multiplied(name: str, view: View) -> bool:
+    """Whether a value, or what is taken from it, is an operand of a product."""
+    return any(
+        reader.op == "Product" or (reader.op == "MatMul" and not any(n in view.constants for n in reader.inputs))
+        or (reader.op in _ON_THE_WAY and any(_is_multiplied(output, view) for output in reader.writes))
+        for reader in view.readers.get(name, ())
+    )  # fmt: skip
