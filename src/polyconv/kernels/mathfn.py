@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from polyconv.dataclass import dataclass
 from polyconv.kernels.emitter import Emitter
+from polyconv.kernels.formats import FORMATS
 from polyconv.kernels.values import Value
 from polyconv.problem.epilogue import ACTIVATIONS
 
-__all__ = ["PARAMETERS", "apply", "error_function", "exponential"]
+__all__ = ["PARAMETERS", "apply", "error_function", "exponential", "exponential_below"]
 
 PARAMETERS = {name: len(row.parameters) for name, row in ACTIVATIONS.items()}
 """How many parameters each activation takes."""
@@ -47,91 +47,6 @@ def apply(k: Emitter, name: str, v: Value, parameters: Sequence[Value]) -> Value
     """
     return _FORMS[name](k, v, *parameters)
 
-
-@dataclass(frozen=True, slots=True)
-class _Format:
-    """What the two float formats differ in.
-
-    Parameters
-    ----------
-    integer : str
-        The integer element of the same size.
-    fraction : int
-        Bits of the fraction.
-    bias : int
-        The exponent's bias.
-    low_bits : int
-        Fraction bits that ``_leading`` clears: what is left has an exact square.
-    guard : int
-        ``_scaled`` goes through a power of two this much too large.
-    floor : float
-        Least argument of the exponential: both ``e^floor`` and ``floor e^floor`` round to zero.
-    gelu_floor : float
-        A distance from 0 at which ``v Phi(-v)`` rounds to zero.
-    ln2_high, ln2_low : float
-        ln 2 in two parts; the first has so few bits that its product with any ``n`` is exact.
-    exponential : tuple of float
-        Coefficients of q(r), constant first; see ``_exponential``.
-    mills : tuple of two tuples of float
-        Coefficients of N and D, constant first; see ``_gelu``.
-    ceiling : float
-        An argument of the exponential that is beyond the largest number, by little.
-    error : tuple of float
-        Coefficients of ``error_function``, constant first.
-    """
-
-    integer: str
-    fraction: int
-    bias: int
-    low_bits: int
-    guard: int
-    floor: float
-    gelu_floor: float
-    ln2_high: float
-    ln2_low: float
-    exponential: tuple[float, ...]
-    mills: tuple[tuple[float, ...], tuple[float, ...]]
-    ceiling: float
-    error: tuple[float, ...]
-
-
-# fmt: off
-_FORMATS = {
-    "float": _Format(
-        integer="i32", fraction=23, bias=127, low_bits=12, guard=64, floor=-110.0, gelu_floor=15.0,
-        ln2_high=0.693359375, ln2_low=-2.1219444005469057e-4,
-        exponential=(0.5, 0.1666657342385974, 0.0416665501627203, 0.008363767023287037, 0.001392691805594798),
-        mills=(
-            (0.0, 0.45543001449624093, 0.29216146208777877, 0.08525347082057083, 0.011281396491340275),
-            (1.0, 1.7393890047681404, 1.3047157889896341, 0.5373429954823166, 0.1245231198654512,
-             0.014140153813933149),
-        ),
-        ceiling=89.0,
-        error=(1.1283791658483509, -0.37612626666720334, 0.11283594715160218, -0.026854212010626412,
-               0.005189087423433974, -0.000801686428716587, 7.875875062685488e-05),
-    ),
-    "double": _Format(
-        integer="i64", fraction=52, bias=1023, low_bits=27, guard=512, floor=-760.0, gelu_floor=40.0,
-        ln2_high=float.fromhex("0x1.62e42feep-1"), ln2_low=1.9082149292705877e-10,
-        exponential=(0.5, 0.16666666666666669, 0.04166666666662068, 0.008333333333329796,
-                     0.0013888888918918907, 0.00019841269864364933, 2.4801518672268355e-05,
-                     2.7557266442353424e-06, 2.7621324269313687e-07, 2.5101335854788522e-08),
-        mills=(
-            (0.0, 0.45542957651263494, 0.6321833751893731, 0.4356640685853141, 0.19175515833174667,
-             0.05885563263230028, 0.013011525416530662, 0.0020715153136017916, 0.0002298013844300156,
-             1.6245679327715792e-05, 5.665351995093276e-07),
-            (1.0, 2.485968047703137, 2.8938668281901516, 2.0866986830148804, 1.0382244869071144,
-             0.3753711082158605, 0.10099765854733671, 0.020313432924175714, 0.0030100823826679493,
-             0.00031535736247122084, 2.125085098159688e-05, 7.100465748343038e-07),
-        ),
-        ceiling=710.0,
-        error=(1.1283791670955126, -0.3761263890318375, 0.11283791670954879, -0.026866170645076792,
-               0.0052239776248180145, -0.000854832698083379, 0.0001205533111164271, -1.4925595266831182e-05,
-               1.6461000484121368e-06, -1.6350312701054695e-07, 1.4659775274047436e-08, -1.1372848856791674e-09,
-               5.957176147748911e-11),
-    ),
-}
-# fmt: on
 
 _LOG2_E = 1.4426950408889634
 
@@ -176,7 +91,7 @@ def _exponential(k: Emitter, x: Value, factor: Value | None = None) -> tuple[Val
     That is in their low bits.  The exponent is at least the format's floor and small enough for the result to be
     finite.  A product is not rounded before ``n * ln2_high``, which is exact, is taken off it.
     """
-    f = _FORMATS[x.type.element]
+    f = FORMATS[x.type.element]
     rounder = 1.5 * 2.0**f.fraction
     exponent = x if factor is None else x * factor
     shifted = k.fma(exponent, k.constant(x.type, _LOG2_E), k.constant(x.type, rounder))
@@ -190,13 +105,13 @@ def _exponential(k: Emitter, x: Value, factor: Value | None = None) -> tuple[Val
 
 def _power(k: Emitter, n: Value, element: str, extra: int = 0) -> Value:
     """``2^(n + extra)``, a normal number; the shift drops the bits above n that ``_exponential`` left."""
-    f = _FORMATS[element]
+    f = FORMATS[element]
     return k.cast("bitcast", (n << f.fraction) + ((f.bias + extra) << f.fraction), n.type.of(element))
 
 
 def _scaled(k: Emitter, m: Value, n: Value) -> Value:
     """``m 2^n`` also where ``2^n`` alone is below the smallest normal number."""
-    guard = _FORMATS[m.type.element].guard
+    guard = FORMATS[m.type.element].guard
     return m * _power(k, n, m.type.element, guard) * 2.0**-guard
 
 
@@ -217,7 +132,7 @@ def _expm1(k: Emitter, x: Value) -> Value:
 
 def _leading(k: Emitter, v: Value) -> Value:
     """The leading half of the fraction; the product of two such halves is exact."""
-    f = _FORMATS[v.type.element]
+    f = FORMATS[v.type.element]
     bits = k.cast("bitcast", v, v.type.of(f.integer)) & -(1 << f.low_bits)
     return k.cast("bitcast", bits, v.type)
 
@@ -276,7 +191,7 @@ def _hard_swish_affine(k: Emitter, v: Value, alpha: Value, beta: Value) -> Value
 
 def _decay(k: Emitter, v: Value) -> tuple[Value, Value, Value]:
     """``e^-|v|``, and the ``p`` and ``n`` it is made of."""
-    p, n = _exponential(k, _at_least(k, -_absolute(k, v), _FORMATS[v.type.element].floor))
+    p, n = _exponential(k, _at_least(k, -_absolute(k, v), FORMATS[v.type.element].floor))
     return _scaled(k, p + 1.0, n), p, n
 
 
@@ -289,7 +204,7 @@ def _sigmoid(k: Emitter, v: Value) -> Value:
 def _silu(k: Emitter, v: Value) -> Value:
     # Below 0 the power comes in last: v e^v is a normal number where e^v no longer is.
     e, p, n = _decay(k, v)
-    quotient = _at_least(k, v, _FORMATS[v.type.element].floor) / (e + 1.0)
+    quotient = _at_least(k, v, FORMATS[v.type.element].floor) / (e + 1.0)
     return k.select(v < 0.0, _times_power(k, quotient, p, n), quotient)
 
 
@@ -304,7 +219,7 @@ def _mish(k: Emitter, v: Value) -> Value:
     # is taken from 0 on, the second, its factor e coming in last as in _silu, below: what is taken from 1
     # is at most 0.4.  Beyond 30 the function is v in either format.
     negative = v < 0.0
-    x = _at_most(k, _at_least(k, v, _FORMATS[v.type.element].floor), 30.0)
+    x = _at_most(k, _at_least(k, v, FORMATS[v.type.element].floor), 30.0)
     p, n = _exponential(k, x)
     e = _scaled(k, p + 1.0, n)
     share = k.select(negative, e * (e + 1.0), 2.0) / k.fma(e, e + 2.0, k.constant(v.type, 2.0))
@@ -335,7 +250,7 @@ _MILLS_SLOPE = 2.5066282746310002
 
 
 def _gelu(k: Emitter, v: Value) -> Value:
-    f = _FORMATS[v.type.element]
+    f = FORMATS[v.type.element]
     y = _at_most(k, _absolute(k, v), f.gelu_floor)
     tail = _tail(k, y, y)
     return _at_least(k, v, 0.0) - tail
@@ -344,7 +259,7 @@ def _gelu(k: Emitter, v: Value) -> Value:
 def _tail(k: Emitter, y: Value, factor: Value | float) -> Value:
     """``factor Phi(-y)`` for y from 0 to the format's ``gelu_floor``."""
     p, n = _exponential(k, y * -0.5, y)
-    numerator, denominator = (_polynomial(k, y, part) for part in _FORMATS[y.type.element].mills)
+    numerator, denominator = (_polynomial(k, y, part) for part in FORMATS[y.type.element].mills)
     slope = k.fma(y, k.constant(y.type, _MILLS_SLOPE), k.constant(y.type, 2.0))
     return _times_power(k, (denominator + numerator) * factor / (denominator * slope), p, n)
 
@@ -354,7 +269,7 @@ def _tail(k: Emitter, y: Value, factor: Value | float) -> Value:
 
 def exponential(k: Emitter, v: Value) -> Value:
     """``e^v``; infinite beyond the largest number.  Its power of two is taken in two factors: neither overflows."""
-    f = _FORMATS[v.type.element]
+    f = FORMATS[v.type.element]
     x = _at_most(k, _at_least(k, v, f.floor), f.ceiling)
     p, n = _exponential(k, x)
     negative = v < 0.0
@@ -364,13 +279,21 @@ def exponential(k: Emitter, v: Value) -> Value:
     )
 
 
+def exponential_below(k: Emitter, v: Value) -> Value:
+    """``e^v`` of a v of at most 0; 0 where that is below the smallest normal number."""
+    f = FORMATS[v.type.element]
+    p, n = _exponential(k, v)  # of a v that is too small these are anything
+    power = _power(k, n, v.type.element)
+    return k.select(v < f.least, k.constant(v.type, 0.0), k.fma(p, power, power))
+
+
 def error_function(k: Emitter, v: Value) -> Value:
     """``erf v``: below 1 an odd polynomial, beyond it 1 - 2 Phi(-sqrt(2) |v|).
 
     The polynomial is the Chebyshev fit to erf(sqrt t) / sqrt t on 0 .. 1, off by at most 2^-29.5 and 2^-62.7:
     ``mpmath.chebyfit(lambda t: erf(sqrt(t)) / sqrt(t), [0, 1], count)`` with 7 and 13 coefficients.
     """
-    f = _FORMATS[v.type.element]
+    f = FORMATS[v.type.element]
     size = _absolute(k, v)
     near = _at_most(k, size, 1.0)
     inside = v * _polynomial(k, near * near, f.error)

@@ -18,25 +18,29 @@ from polyconv.models.graph import Node
 from polyconv.models.native import OWN
 from polyconv.models.rewriting import Change, View, standing_for
 
-__all__ = ["added_product", "later_turned", "scaled_product", "turned_product"]
+__all__ = ["added_product", "attention", "later_turned", "scaled_product", "turned_product"]
 
 _TYPES = ("tensor(float)", "tensor(double)")
 _MOST_ADDED = 1 << 16
 """Elements that are added: as many as a second cache has beside the factors; more are read faster in a pass."""
 _MOST_SCALED = 1024.0
 """By which sums are multiplied, or divided, at most: sums of what is not scaled yet must not overflow."""
-_ORDERS = ("a_order", "b_order", "y_order")
+_ORDERS = {"Product": ("a_order", "b_order"), "Attention": ("q_order", "k_order", "v_order")}
+"""By operator: the names of the orders in which its operands are seen."""
 
 
 def turned_product(node: Node, view: View) -> Change | None:
-    """``MatMul(Transpose(a), Transpose(b))``, and ``Transpose`` of one -> a product that reads and stores in order."""
+    """``MatMul(Transpose(a), Transpose(b))``, and ``Transpose`` of one -> a product that reads and stores in order.
+
+    Of attention alike.
+    """
     made = _as_product(node, view)
     if made is None:
         return None
-    for at, name in enumerate(_ORDERS[:2]):
+    for at, name in enumerate(_ORDERS[made.op]):
         turn = view.makers.get(made.inputs[at])
         perm = None if turn is None or view.only_reader(made.inputs[at]) is not node else _perm(turn, view)
-        if turn is not None and perm is not None and made.inputs[at] != made.inputs[1 - at]:
+        if turn is not None and perm is not None:
             inputs = _with(made.inputs, at, turn.inputs[0])
             order = [perm[axis] for axis in made.attributes.get(name, range(len(perm)))]
             return _changed(made, (turn, node), inputs=inputs, attributes={**made.attributes, name: order})
@@ -74,20 +78,50 @@ def added_product(node: Node, view: View) -> Change | None:
     add = None if made is None or len(made.inputs) > 2 else view.only_reader(made.outputs[0])
     if made is None or add is None or add.op != "Add" or add.domain or add.attributes or "y_order" in made.attributes:
         return None
-    (other,) = [name for name in add.inputs if name != made.outputs[0]] or [""]
-    constant = view.constants.get(other)
-    values = [view.values.get(name) for name in (made.outputs[0], other)]
-    of_y, of_c = (None if value is None else value.dims for value in values)
-    if constant is not None:
-        of_c = constant.shape
-    if not of_y or not of_c or len(of_c) > len(of_y) or of_c[-1] != of_y[-1] or of_c[-1] in (1, None):
+    others = [name for name in add.inputs if name != made.outputs[0]]
+    if not _is_added(made.outputs[0], others, view, _MOST_ADDED):
         return None
-    extents = [c for c in of_c if isinstance(c, int)]
-    if any(c not in (1, y) for c, y in zip(of_c[::-1], of_y[::-1], strict=False)) or len(extents) < len(of_c):
-        return None
-    if math.prod(extents) > _MOST_ADDED:
-        return None
+    other = others[0]
     return _changed(made, (node, add), inputs=(*made.inputs, other), outputs=add.outputs)
+
+
+def attention(node: Node, view: View) -> Change | None:
+    """``MatMul(Softmax(MatMul(q, k)), v)``, and with ``Add`` before the ``Softmax`` -> attention, as one step."""
+    first, last = view.makers.get(node.inputs[0]), view.only_reader(node.outputs[0])
+    if last is None or last.op not in ("MatMul", "Product") or last.inputs[0] != node.outputs[0]:
+        return None
+    gone, others = [node, last], list[str]()
+    if first is not None and first.op == "Add" and not first.domain and view.only_reader(first.outputs[0]) is node:
+        gone.insert(0, first)
+        summed = [name for name in first.inputs if _is_product(view.makers.get(name))]
+        others = [name for name in first.inputs if name not in summed[:1]]
+        first = view.makers.get(summed[0]) if summed and _is_added(summed[0], others, view) else None
+    made = _as_product(first, view) if first is not None and _is_product(first) else None
+    values = _as_product(last, view)
+    if first is None or made is None or values is None or len(values.inputs) > 2 or not _is_last(node, view):
+        return None
+    if view.only_reader(first.outputs[0]) is not gone[0] or (others and len(made.inputs) > 2):
+        return None
+    if "y_order" in made.attributes or {"a_order", "scale"}.intersection(values.attributes):
+        return None
+    names = {"a_order": "q_order", "b_order": "k_order"}
+    words = {names.get(name, name): word for name, word in made.attributes.items()}
+    words |= {{"b_order": "v_order"}.get(name, name): word for name, word in values.attributes.items()}
+    q, k, *added = made.inputs
+    changed = _changed(made, (first, *gone), inputs=(q, k, values.inputs[1], *added, *others), outputs=last.outputs,
+                       attributes=words)  # fmt: skip
+    return replace(changed, nodes=(replace(changed.nodes[0], op="Attention"),))
+
+
+def _is_product(node: Node | None) -> bool:
+    return node is not None and node.op in ("MatMul", "Product")
+
+
+def _is_last(node: Node, view: View) -> bool:
+    """Whether a Softmax is one over the last axis."""
+    value = view.values.get(node.outputs[0])
+    axis = node.attributes.get("axis", -1 if node.version >= 13 else 1)
+    return axis == -1 or (value is not None and value.dims is not None and axis == len(value.dims) - 1)
 
 
 def later_turned(node: Node, view: View) -> Change | None:
@@ -140,6 +174,22 @@ def _changed(made: Node, gone: Sequence[Node], **fields: object) -> Change:
     return Change(tuple(gone), (standing_for(made, gone, **fields),))
 
 
+def _is_added(name: str, others: Sequence[str], view: View, most: float = math.inf) -> bool:
+    """Whether one other value is added to a product: of all its columns, repeated along others, and not too large."""
+    if len(others) != 1:
+        return False
+    constant = view.constants.get(others[0])
+    values = [view.values.get(each) for each in (name, others[0])]
+    of_y, of_c = (None if value is None else value.dims for value in values)
+    if constant is not None:
+        of_c = constant.shape
+    if not of_y or not of_c or len(of_c) > len(of_y) or of_c[-1] != of_y[-1] or of_c[-1] == 1:
+        return False
+    extents = [c for c in of_c if isinstance(c, int)]
+    pairs = zip(of_c[::-1], of_y[::-1], strict=False)
+    return len(extents) == len(of_c) and all(c in (1, y) for c, y in pairs) and math.prod(extents) <= most
+
+
 def _with(inputs: Sequence[str], at: int, name: str) -> tuple[str, ...]:
     return (*inputs[:at], name, *inputs[at + 1 :])
 
@@ -190,7 +240,7 @@ _ON_THE_WAY = ("Div", "Gather", "Mul", "Split", "Squeeze", "Transpose")
 def _is_multiplied(name: str, view: View) -> bool:
     """Whether a value, or what is taken from it, is an operand of a product."""
     return any(
-        reader.op == "Product" or (reader.op == "MatMul" and not any(n in view.constants for n in reader.inputs))
+        reader.op in _ORDERS or (reader.op == "MatMul" and not any(n in view.constants for n in reader.inputs))
         or (reader.op in _ON_THE_WAY and any(_is_multiplied(output, view) for output in reader.writes))
         for reader in view.readers.get(name, ())
     )  # fmt: skip

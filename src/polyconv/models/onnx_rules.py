@@ -32,7 +32,7 @@ from polyconv.models.onnx_integers import (
 )
 from polyconv.models.onnx_joins import activated_parts, normalised_parts
 from polyconv.models.onnx_moves import MOVES, again_the_same, joined_as_bytes, moved_as_bytes, quantised_before
-from polyconv.models.onnx_orders import added_product, later_turned, scaled_product, turned_product
+from polyconv.models.onnx_orders import added_product, attention, later_turned, scaled_product, turned_product
 from polyconv.models.onnx_products import (
     ACTIVATIONS,
     ALL_FLOATS,
@@ -347,8 +347,9 @@ ON_CPU = (
     _rule(constant_zero, "ConvInteger", is_exact=True),
     _rule(later_turned, "Split", "Gather", "Squeeze", is_exact=True),
     _rule(scaled_product, "MatMul", "Product", domains=("", OWN)),
+    _rule(attention, "Softmax"),
     _rule(added_product, "MatMul", "Product", is_exact=True, domains=("", OWN)),
-    _rule(turned_product, "MatMul", "Product", is_exact=True, domains=("", OWN)),
+    _rule(turned_product, "MatMul", "Product", "Attention", is_exact=True, domains=("", OWN)),
 )
 """Those whose nodes a GPU has no kernels for."""
 

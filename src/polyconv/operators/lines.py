@@ -19,12 +19,11 @@ from polyconv.kernels.convert import LLVM_NAMES
 from polyconv.kernels.language import Mask, Module, Type, Value, vector
 from polyconv.kernels.record import Memory, Record, Word, at_once, filled
 from polyconv.kernels.values import Buffer
-from polyconv.operators.functions import FUNCTIONS
 from polyconv.operators.job import Conditions, Drive, Step, address_of
 from polyconv.operators.reduction import across_lanes
 from polyconv.operators.rows import Some, each_block, each_vector, read, write
 
-__all__ = ["LinesSpec", "Place", "Space", "line_step"]
+__all__ = ["LinesSpec", "Loaded", "Place", "Space", "Walk", "line_step", "raised"]
 
 _CHAINS = 4
 """Vectors whose results take turns: one waits for the one before it."""
@@ -159,9 +158,10 @@ class _Line:
     w: _Lines
     scales: Sequence[Buffer]
 
-    def larger(self, a: Value, b: Value) -> Value:
-        """The larger one; NaN if either is."""
-        return FUNCTIONS["Max"].emit(self.k, DTYPES[self.spec.dtype], a, b)
+    @property
+    def along(self) -> Walk:
+        """How its elements are walked, if they lie beside each other."""
+        return Walk(self.k, self.kind, self.w.length, self.masks)
 
     def root(self, squares: Value, count: Value) -> Value:
         """One over the root of a mean of squares and epsilon."""
@@ -170,13 +170,18 @@ class _Line:
         return 1.0 / k.intrinsic("sqrt", type_, squares / count + epsilon)
 
 
-_Some = Callable[[Value, Type, Mask | None], Value]
+Loaded = Callable[[Value, Type, Mask | None], Value]
 """What is done with the elements from one on, as a scalar or a vector, which may have a mask."""
 
 
 def _spread(k: Module, value: Value, type_: Type) -> Value:
     """A scalar as such, or in every lane."""
     return k.splat(value, type_.lanes) if type_.lanes else value
+
+
+def _larger(k: Module, a: Value, b: Value) -> Value:
+    """The larger one, or any of the two if one is NaN: as an exponential NaN makes all of a line NaN."""
+    return k.select(a > b, a, b)
 
 
 def _added(a: Value, b: Value) -> Value:
@@ -186,9 +191,19 @@ def _added(a: Value, b: Value) -> Value:
 # -- along a line -------------------------------------------------------------------------------------
 
 
-def _taken_together(line: _Line, neutral: float, of: _Some, join: Callable[[Value, Value], Value]) -> Value:
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """How elements that lie beside each other are walked: so many, by vectors, whose rest has a mask or none."""
+
+    k: Module
+    kind: Type
+    length: Value
+    masks: bool
+
+
+def _taken_together(walk: Walk, neutral: float, of: Loaded, join: Callable[[Value, Value], Value]) -> Value:
     """What is found of all elements of a line, joined."""
-    k, kind, length = line.k, line.kind, line.w.length
+    k, kind, length = walk.k, walk.kind, walk.length
     start, block = k.constant(kind, neutral), _CHAINS * kind.lanes
     full, whole = length - length % block, length - length % kind.lanes
     with k.loop(0, full, block, carry=[start] * _CHAINS) as each:
@@ -198,7 +213,7 @@ def _taken_together(line: _Line, neutral: float, of: _Some, join: Callable[[Valu
     total: Value = one.results[0]
     for other in each.results[1:]:
         total = join(total, other)
-    if line.masks:
+    if walk.masks:
         mask = k.mask(length - whole, kind.lanes)
         return across_lanes(k, join(total, k.select(mask.bits, of(whole, kind, mask), start)), join)
     with k.loop(whole, length, carry=[across_lanes(k, total, join)]) as rest:
@@ -212,6 +227,19 @@ def _each(line: _Line, begin: Value | int, end: Value, some: Some) -> None:
     each_vector(line.k, line.kind, begin, end, line.masks, some)
 
 
+def raised(walk: Walk, loaded: Loaded, y: Buffer) -> Value:
+    """Store ``exp(x - max)`` of the elements of a line, each of which is loaded twice; one over the sum of them."""
+    k, kind = walk.k, walk.kind
+    top = _taken_together(walk, float("-inf"), loaded, partial(_larger, k))
+
+    def power(at: Value, type_: Type, mask: Mask | None) -> Value:
+        value = mathfn.exponential_below(k, loaded(at, type_, mask) - _spread(k, top, type_))
+        write(k, value, y + at * kind.element_bytes, mask)
+        return value
+
+    return 1.0 / _taken_together(walk, 0.0, power, _added)
+
+
 def _softmax_along(line: _Line) -> None:
     """``exp(x - max) / sum``: the exponentials are kept in the result until their sum is known."""
     k, size = line.k, line.kind.element_bytes
@@ -219,14 +247,7 @@ def _softmax_along(line: _Line) -> None:
     def loaded(at: Value, type_: Type, mask: Mask | None) -> Value:
         return read(k, type_, line.x + at * size, mask)
 
-    top = _taken_together(line, float("-inf"), loaded, line.larger)
-
-    def raised(at: Value, type_: Type, mask: Mask | None) -> Value:
-        power = mathfn.exponential(k, loaded(at, type_, mask) - _spread(k, top, type_))
-        write(k, power, line.y + at * size, mask)
-        return power
-
-    factor = 1.0 / _taken_together(line, 0.0, raised, _added)
+    factor = raised(line.along, loaded, line.y)
 
     def scaled(at: Value, type_: Type, mask: Mask | None) -> None:
         place = line.y + at * size
@@ -243,7 +264,7 @@ def _normal_along(line: _Line) -> None:
     def loaded(at: Value, type_: Type, mask: Mask | None) -> Value:
         return read(k, type_, line.x + at * size, mask)
 
-    mean = _taken_together(line, 0.0, loaded, _added) / count
+    mean = _taken_together(line.along, 0.0, loaded, _added) / count
 
     def centred(at: Value, type_: Type, mask: Mask | None) -> Value:
         return loaded(at, type_, mask) - _spread(k, mean, type_)
@@ -252,7 +273,7 @@ def _normal_along(line: _Line) -> None:
         value = centred(at, type_, mask)
         return value * value
 
-    factor = line.root(_taken_together(line, 0.0, squared, _added), count)
+    factor = line.root(_taken_together(line.along, 0.0, squared, _added), count)
     if not line.spec.scaled:
 
         def brought(at: Value, type_: Type, mask: Mask | None) -> None:
@@ -325,10 +346,10 @@ class _Columns:
 def _softmax_across(line: _Line, at: Value, type_: Type, count: int, mask: Mask | None) -> None:
     """As along a line, for each line of the columns."""
     k, columns = line.k, _Columns(line, at, type_, count, mask)
-    tops = columns.joined(float("-inf"), columns.loaded, line.larger)
+    tops = columns.joined(float("-inf"), columns.loaded, partial(_larger, k))
 
     def raised(element: Value) -> list[Value]:
-        powers = [mathfn.exponential(k, v - top) for v, top in zip(columns.loaded(element), tops, strict=True)]
+        powers = [mathfn.exponential_below(k, v - top) for v, top in zip(columns.loaded(element), tops, strict=True)]
         for power, place in zip(powers, columns.targets(element), strict=True):
             write(k, power, place, mask)
         return powers

@@ -49,8 +49,8 @@ _ON_GPU: dict[str, tuple[str, ...]] = {
 """Those whose kernels are of a GPU only."""
 
 _INNER: dict[str, tuple[str, ...]] = {
-    "multiplying.product": ("Product",), "ranging.ranging": ("SpanningQuantity",),
-    "recurrence.recurrence": ("Recurrence",),
+    "attending.attending": ("Attention",), "multiplying.product": ("Product",),
+    "ranging.ranging": ("SpanningQuantity",), "recurrence.recurrence": ("Recurrence",),
 }  # fmt: skip
 """Those that only rewrites ask for, and no specification knows."""
 
