@@ -49,8 +49,11 @@ def test_arithmetic_of_real_numbers_is_onnxruntime_s(dtype: type) -> None:
     for op in ("Add", "Sub", "Mul", "Div"):
         mine = onnx_extents[op](_node(op), [a, b])
         np.testing.assert_array_equal(mine, _theirs(op, [a, b]), strict=True)
-    mine = onnx_extents["Sqrt"](_node("Sqrt"), [a])
-    np.testing.assert_array_equal(mine, _theirs("Sqrt", [a]), strict=True)
+    for op in ("Sqrt", "Ceil", "Floor"):
+        np.testing.assert_array_equal(onnx_extents[op](_node(op), [a]), _theirs(op, [a]), strict=True)
+    whole = np.array([3, -2, 0, 1e6], dtype)
+    mine = onnx_extents["Cast"](_node("Cast", to=TensorProto.INT64), [whole])
+    np.testing.assert_array_equal(mine, _theirs("Cast", [whole], to=TensorProto.INT64), strict=True)
     for given in (a, np.array([3, 2**53 + 1, -5])):
         for to in (TensorProto.FLOAT, TensorProto.DOUBLE):
             mine = onnx_extents["Cast"](_node("Cast", to=to), [given])
@@ -94,7 +97,8 @@ A = np.array([1, 2])
         (_node("Div"), [np.array([-(2**63)]), np.array([-1])]), (_node("Gather"), [A, np.array(2)]),
         (_node("Gather", axis=1), [A, np.array(0)]), (_node("Concat"), [A, A]),
         (_node("Cast", to=TensorProto.INT8), [np.array([300])]), (_node("Cast", to=TensorProto.FLOAT16), [A]),
-            (_node("Cast", to=TensorProto.INT64), [A / 2]), (_node("Gather"), [A / 2, A[:1]]), (_node("Sqrt"), [A]),
+            (_node("Cast", to=TensorProto.INT64), [A / 2]), (_node("Cast", to=TensorProto.INT64), [A * 1e17]),
+            (_node("Gather"), [A / 2, A[:1]]), (_node("Sqrt"), [A]),
         (_node("Cast", to=99), [A]), (_node("Mod"), [A, A * 0]), (_node("Mod", fmod=1), [-A, A]),
         (_node("Where"), [A, A, A]), (_node("Where"), [A > 1, A, A.astype(np.int32)]), (_node("Add"), [A > 1, A > 0]),
         (_node("Range"), [np.array(0), np.array(65), np.array(1)]),

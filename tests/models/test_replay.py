@@ -338,6 +338,35 @@ def test_what_is_counted_with_extents_is_counted_once(counted: SimpleNamespace) 
         assert {step.seconds for step in made.steps if step.engine == "onnxruntime"} == {0.0}
 
 
+PADS = {
+    "of extents": [_node("Shape", "a", "s"), _node("Slice", "s two three", "h"), _node("Mod", "h five", "odd"),
+                   _node("Concat", "zeros odd zeros odd", "pads", axis=0)],
+    "of a run": [_node("Concat", "zeros more zeros more", "pads", axis=0)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PADS)
+def test_pads_that_follow_from_extents_are_part_of_a_replay(name: str, counted: SimpleNamespace) -> None:
+    """Their plan follows from their values: known where these are the same in all runs, else made in each run."""
+    nodes = [_conv("x", "a"), *PADS[name], _node("Pad", "a pads", "wide", mode="reflect"), _conv("wide", "z"), *TAIL]
+    model = _model(nodes, "y", [1, 8, "h", "w"], two=[2], three=[3], five=[5], zeros=[0, 0, 0])
+    if name == "of a run":
+        model.graph.input.append(info("more", [1], INT64))
+    for shape in (SHAPE, (1, 8, 9, 31)):
+
+        def feeds(seed: int, more: int, shape: tuple[int, ...] = shape) -> dict[str, np.ndarray]:
+            return _feeds(seed, shape) | ({"more": np.array([more])} if name == "of a run" else {})
+
+        made = _replaying(model, feeds(0, 2))
+        last = made._promised.program.replays._replays[-1][1]
+        by_python = [made.steps[each.index].ops for each in last._pieces if not hasattr(each, "jobs")]
+        assert (("Pad",) in by_python) == (name == "of a run")
+        counted.runs = 0
+        for seed, more in ((1, 2), (2, 4), (3, 1)):
+            _same(made.run(None, feeds(seed, more)), _by_steps(model, feeds(seed, more)))
+        assert counted.runs >= 1
+
+
 def test_what_varies_is_not_kept() -> None:
     nodes = [_node("RandomNormal", "", "r", shape=list(SHAPE)), _node("Add", "x r", "s"), _conv("s", "z"), *TAIL]
     made = _replaying(_model(nodes))

@@ -17,7 +17,7 @@ from polyconv.models.laid import Laid
 from polyconv.models.lanes import only_native
 from polyconv.models.pixels import joined_in_pixels
 from polyconv.models.places import places
-from polyconv.models.told import Told, direct, name_between, packed_results, without_counting
+from polyconv.models.told import Told, direct, name_between, packed_results, settled, without_counting
 from polyconv.operators.lying import Lies, lies
 
 __all__ = ["laid_out"]
@@ -41,9 +41,9 @@ def laid_out(told: Sequence[Told], results: Sequence[str], steady: Mapping[str, 
         Those of them by which branches are chosen, and what they were.
     """
     told, counted, gone = without_counting(told, {**steady, **switches})
-    told, shown = direct(told, results)
     held: dict[str, Any] = {**steady, **counted}
     lie_of = {**feeds, **{name: lies(a) for name, a in held.items()}}
+    told, shown = direct(settled(told, held, lie_of), results)
     threads = max((job.threads for step in told if step.plan for job in step.plan.jobs), default=1)
     told = packed_results(told, results, threads)
     _say_how(told, lie_of)

@@ -25,7 +25,7 @@ from polyconv.operators.fusing import Fused, Member, finish_of, planner_of
 from polyconv.operators.images import by_image
 from polyconv.operators.job import Known, Operation, Own, Plan, Planner
 from polyconv.operators.lying import Lies, channels_last, is_channels_last, lies, lies_like, new_array, packed
-from polyconv.operators.running import Planned, conditions, dry
+from polyconv.operators.running import Planned, conditions, dry, with_values
 from polyconv.operators.table import OPERATORS, Taken, taken
 from polyconv.operators.types import TYPES
 from polyconv.operators.views import Look, View
@@ -194,7 +194,11 @@ class Here:
             with named(label):
                 return made(arrays)
 
-        return Segment(ENGINE, outputs, run, plan=made.plan, ahead=made.plan)
+        def settled(arrays: Sequence[Array]) -> Segment:
+            return self.planned(label, outputs, with_values(planner, arrays, numbers), ())
+
+        found = Segment(ENGINE, outputs, run, plan=made.plan, ahead=made.plan)
+        return replace(found, numbers=tuple(numbers), settled=settled) if numbers else found
 
     def viewed(self, label: str, outputs: tuple[Value, ...], look: Look, given: Given, *, looks: bool) -> Segment:
         """See ``Maker``."""

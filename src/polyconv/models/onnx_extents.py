@@ -19,6 +19,8 @@ __all__ = ["are_few", "onnx_extents"]
 
 _MOST = 64
 """Numbers of an input."""
+_ROUND = 2**53
+"""Below which every whole number is one of all types that are counted in."""
 _LEAST_OPSET = 7
 """From which shapes are matched as NumPy matches them."""
 
@@ -42,8 +44,8 @@ def _divided(node: Node, inputs: Sequence[Array]) -> Array:
 def _cast(node: Node, inputs: Sequence[Array]) -> Array:
     row = BY_ONNX[node.attributes["to"]]
     made = inputs[0].astype(row.numpy)
-    is_whole = made.dtype.kind in "iu" and inputs[0].dtype.kind in "iu" and not (made != inputs[0]).any()
-    if not is_whole and made.dtype not in _REAL:
+    is_kept = made.dtype.kind in "iu" and (np.abs(inputs[0]) < _ROUND).all() and not (made != inputs[0]).any()
+    if not is_kept and made.dtype not in _REAL:
         raise ValueError
     return made
 
@@ -89,10 +91,12 @@ def _same(inputs: Sequence[Array]) -> Sequence[Array]:
 _COMPUTED: Mapping[str, Callable[[Node, Sequence[Array]], Array]] = {
     "Add": lambda node, inputs: np.add(*_same(inputs)),
     "Cast": _cast,
+    "Ceil": lambda node, inputs: np.ceil(inputs[0]),
     "Concat": lambda node, inputs: np.concatenate(_same(inputs), node.attributes["axis"]),
     "Div": lambda node, inputs: _divided(node, _same(inputs)),
     "Equal": lambda node, inputs: np.equal(*_same(inputs)),
     "Expand": _expanded,
+    "Floor": lambda node, inputs: np.floor(inputs[0]),
     "Gather": _gathered,
     "Mod": lambda node, inputs: _remainder(node, _same(inputs)),
     "Mul": lambda node, inputs: np.multiply(*_same(inputs)),
@@ -103,7 +107,8 @@ _COMPUTED: Mapping[str, Callable[[Node, Sequence[Array]], Array]] = {
 }
 
 
-_OF_REAL = frozenset(("Add", "Cast", "Div", "Mul", "Sqrt", "Sub"))
+_ONLY_REAL = frozenset(("Ceil", "Floor", "Sqrt"))
+_OF_REAL = frozenset(("Add", "Cast", "Div", "Mul", "Sub")) | _ONLY_REAL
 """Those that do the same with real numbers, rounded once as IEEE 754 says, so that everybody's bits are the same."""
 _REAL = (np.float32, np.float64)
 
@@ -118,7 +123,7 @@ def _few(op: str, compute: Callable[[Node, Sequence[Array]], Array]
     """The same for a few numbers, and nothing for all else."""
     def computed(node: Node, inputs: Sequence[Array]) -> Array | None:
         numbers = inputs[1:] if op == "Where" else inputs
-        kinds = "f" if op == "Sqrt" else "iuf" if op in _OF_REAL else "iu"
+        kinds = "f" if op in _ONLY_REAL else "iuf" if op in _OF_REAL else "iu"
         if node.version < _LEAST_OPSET or not are_few(inputs) or any(a.dtype.kind not in kinds for a in numbers):
             return None
         try:

@@ -7,6 +7,7 @@ It computes nothing and knows no convolution.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -75,11 +76,13 @@ def stated(
 
 
 def _is_proven(node: Node, value: Value | None) -> bool:
-    """Whether nothing more can be said of what a node makes; of integers that are counted with, what they are can."""
+    """Whether nothing more can be said of what a node makes; of numbers that are counted with, what they are can."""
     if value is None or value.type not in BY_TYPE or value.dims is None:
         return False
-    counts = BY_TYPE[value.type].numpy.kind in "iub" and (node.op == "Shape" or node.op in onnx_views)
-    return not counts and all(isinstance(extent, int) for extent in value.dims)
+    extents = [extent for extent in value.dims if isinstance(extent, int)]
+    counts = BY_TYPE[value.type].numpy.kind in "iub" or math.prod(extents) == 1
+    is_counted = counts and (node.op == "Shape" or node.op in onnx_views)
+    return not is_counted and len(extents) == len(value.dims)
 
 
 def counted(nodes: Sequence[Node], values: Mapping[str, Value], known: Mapping[str, Array]) -> dict[str, Array]:

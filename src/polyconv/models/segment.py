@@ -74,6 +74,10 @@ class Segment:
     plan : callable
         ``plan(arrays, into)``: native work that does what a run does with arrays that lie so; None where there is none.
         ``into`` says how results are to lie, and is empty where that is the segment's own matter.
+    numbers : tuple of int
+        Of its inputs those whose values its plan follows from; it has none while they are not known.
+    settled : callable or None
+        Of one with such inputs: ``settled(arrays)`` is the segment to which their values are known.
     gaps : bool
         Whether results may be asked for that have gaps between pixels.
     ahead : callable
@@ -102,6 +106,8 @@ class Segment:
     within: tuple[Any, ...] = ()
     telling: Callable[[Sequence[Array]], tuple[Sequence[Array], Chosen | None]] | None = None
     plan: Callable[[Sequence[Array], tuple[Lies, ...]], Plan | None] = lambda arrays, into: None
+    numbers: tuple[int, ...] = ()
+    settled: Callable[[Sequence[Array]], Any] | None = None
     gaps: bool = False
     ahead: Callable[[Sequence[Array]], object] = lambda arrays: None
     held: Callable[[], int] = lambda: 0

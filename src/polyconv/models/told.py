@@ -29,6 +29,7 @@ __all__ = [
     "native_steps",
     "packed_results",
     "renamed",
+    "settled",
     "shown_as",
     "told_of",
     "without_counting",
@@ -155,6 +156,30 @@ def without_counting(told: Sequence[Told], steady: Mapping[str, Array]
     for step in told:
         visit(step)
     return kept, known, gone
+
+
+def settled(told: Sequence[Told], held: Mapping[str, Array], lie_of: Mapping[str, Lies]) -> list[Told]:
+    """The steps; those whose plans follow from numbers, as pads are, have them where these are the same in all runs.
+
+    Parameters
+    ----------
+    held : mapping
+        Values that are.
+    lie_of : mapping
+        How others lie that no step makes.
+    """
+    lying, found = dict(lie_of), list[Told]()
+    for step in told:
+        segment = step.segment
+        if segment.settled is not None and all(step.reads[at] in held for at in segment.numbers):
+            arrays = [held[name] if name in held else like(lying[name]) for name in step.reads]
+            known = replace(segment.settled(arrays), by_image=segment.by_image, gaps=segment.gaps)
+            plan = known.plan(arrays, ())
+            if plan is not None and plan.results == step.made:
+                step = replace(step, segment=known, plan=plan)
+        lying.update(zip(step.writes, step.made, strict=True))
+        found.append(step)
+    return found
 
 
 def name_between(step: Told, number: int) -> str:

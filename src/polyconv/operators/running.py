@@ -108,6 +108,16 @@ class Planned:
         return found
 
 
+def with_values(planner: Planner, arrays: Sequence[Array], numbers: Sequence[int]) -> Planner:
+    """The planner to which the values of some inputs are known."""
+    known = {at: values_of(arrays[at]) for at in numbers}
+
+    def planned(given: Sequence[Lies], c: Conditions) -> Plan:
+        return planner([replace(lie, values=known.get(at)) for at, lie in enumerate(given)], c)
+
+    return planned
+
+
 def values_of(numbers: Array) -> tuple[Any, ...]:
     """The numbers of an array; one too many of a long one, which a planner refuses."""
     return tuple(numbers.reshape(-1)[: MOST_NUMBERS + 1].tolist())
