@@ -92,6 +92,21 @@ def test_stacks_are_repeated(shapes: Any) -> None:
     assert len(steps(made)) == 1
 
 
+def test_an_addend_whose_columns_lie_apart() -> None:
+    """A Transpose that nobody copies, and a Slice of every second column."""
+    shapes = ((2, 6, 4), (2, 4, 6), (2, 6, 3))
+    for nodes, c in (([node("Transpose", ["c"], ["added"], perm=[1, 0])], random(6, 6, seed=5)),
+                     ([node("Slice", ["c", "zero", "many", "one", "two"], ["added"])], random(6, 12, seed=5))):
+        feeds = dict(zip("qkv", (random(*shape, seed=at) for at, shape in enumerate(shapes)), strict=True)) | {"c": c}
+        numbers = {"zero": np.array([0]), "many": np.array([99]), "one": np.array([1]), "two": np.array([2])}
+        read = {name for each in nodes for name in each.input}
+        model = network([
+            *nodes, node("MatMul", ["q", "k"], ["s"]), node("Add", ["s", "added"], ["t"]),
+            node("Softmax", ["t"], ["p"], axis=-1), node("MatMul", ["p", "v"], ["y"]),
+        ], feeds, **{name: array for name, array in numbers.items() if name in read})  # fmt: skip
+        close(model, feeds)
+
+
 def test_masks_leave_keys_out() -> None:
     """What is masked has no part in the result, not even infinite values; rows of nothing are no numbers, as there."""
     mask = np.where(np.arange(7) < np.arange(6)[:, None], 0, -np.inf).astype(np.float32)

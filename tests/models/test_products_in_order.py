@@ -183,6 +183,25 @@ def test_what_a_product_cannot_take_stays(name: str) -> None:
     np.testing.assert_allclose(found, values["y"], rtol=2e-3, atol=1e-4)
 
 
+def test_a_number_with_more_axes_than_an_operand_stays() -> None:
+    """It gives the product another axis."""
+    feeds = {"a": random(2, 4, 8), "b": random(2, 8, 5, seed=1)}
+    nodes = [node("Mul", ["a", "s"], ["m"]), node("MatMul", ["m", "b"], ["y"])]
+    made = close(network(nodes, feeds, s=np.full((1, 1, 1, 1), 0.5, np.float32)), feeds)
+    assert made.run(None, feeds)[0].shape == (1, 2, 4, 5)
+
+
+def test_long_chains_of_factors() -> None:
+    feeds, nodes, last = {"x": random(2, 3, 4)}, [node("Transpose", ["x"], ["t"], perm=[1, 0, 2])], "q"
+    nodes.append(node("Split", ["t", "parts"], ["q", "k", "v"], axis=0))
+    for at in range(1500):
+        nodes.append(node("Mul", [last, "s"], [f"m{at}"]))
+        last = f"m{at}"
+    nodes.append(node("Add", [last, "k"], ["y"]))
+    model = network(nodes, feeds, s=np.float32(1.001), parts=np.array([1, 1, 1]))
+    assert np.isfinite(session(model).run(None, feeds)[0]).all()
+
+
 def test_a_value_that_is_returned_stays() -> None:
     feeds = {"a": random(2, 4, 3, 8), "b": random(2, 3, 8, 4, seed=1)}
     nodes = [node("Transpose", ["a"], ["at"], perm=HEADS), node("MatMul", ["at", "b"], ["t"]),

@@ -209,9 +209,11 @@ def _number(node: Node, view: View) -> tuple[str, float] | None:
     if node.op not in ("Mul", "Div") or node.domain or node.attributes or len(node.inputs) != 2:
         return None
     for at in (1, 0) if node.op == "Mul" else (1,):
-        given, value = view.constant(node, at), view.values.get(node.outputs[0])
-        if given is None or given.size != 1 or value is None or value.dims is None or given.ndim > len(value.dims):
+        given, value = view.constant(node, at), view.values.get(node.inputs[1 - at])
+        if given is None or given.size != 1:
             continue
+        if given.ndim and (value is None or value.dims is None or given.ndim > len(value.dims)):
+            continue  # it may give the other one more axes
         number = float(given.reshape(-1)[0])
         if number and np.isfinite(number):
             return node.inputs[1 - at], number if node.op == "Mul" else 1.0 / number
@@ -237,10 +239,10 @@ def _axes(node: Node, view: View, rank: int) -> list[int] | None:
 _ON_THE_WAY = ("Div", "Gather", "Mul", "Split", "Squeeze", "Transpose")
 
 
-def _is_multiplied(name: str, view: View) -> bool:
-    """Whether a value, or what is taken from it, is an operand of a product."""
+def _is_multiplied(name: str, view: View, steps: int = 5) -> bool:
+    """Whether a value, or what is taken from it in a few steps, is an operand of a product."""
     return any(
         reader.op in _ORDERS or (reader.op == "MatMul" and not any(n in view.constants for n in reader.inputs))
-        or (reader.op in _ON_THE_WAY and any(_is_multiplied(output, view) for output in reader.writes))
+        or (steps and reader.op in _ON_THE_WAY and any(_is_multiplied(n, view, steps - 1) for n in reader.writes))
         for reader in view.readers.get(name, ())
     )  # fmt: skip

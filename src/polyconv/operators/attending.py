@@ -17,7 +17,7 @@ from polyconv.operators.along import Along
 from polyconv.operators.attention import Attention, attended
 from polyconv.operators.job import Operation, Own, Planning
 from polyconv.operators.moving import copied
-from polyconv.operators.seen import outer_axes, own_of, seen, stored, stretched, whole
+from polyconv.operators.seen import in_rows, outer_axes, own_of, seen, stored, stretched
 from polyconv.operators.types import dtype_name
 
 __all__ = ["attending"]
@@ -55,7 +55,8 @@ def _plan(dtype: str, orders: _Orders, scale: float, planning: Planning, numbers
         outer = None
     if terms != other_terms or keys != other_keys or outer is None:
         raise ArgumentError(f"operands of the shapes {of_q.shape}, {of_k.shape} and {of_v.shape} are not multiplied")
-    of_added = [stretched(planning.lie(number), (*outer, rows, keys)) for number in others]
+    added = [in_rows(planning, number, planning.lie(number)) for number in others]
+    of_added = [stretched(lie, (*outer, rows, keys)) for _, lie in added]
     y, of_y = stored(planning, (*outer, rows, columns), of_q, orders.y_order)
     if 0 in of_y.shape or planning.c.dry:
         return
@@ -63,11 +64,8 @@ def _plan(dtype: str, orders: _Orders, scale: float, planning: Planning, numbers
         zero = planning.constant(np.zeros((), of_q.dtype))
         copied(planning, zero, y, of_y.shape, Along(0, (0,) * len(of_y.shape)), Along(of_y.offset, of_y.strides))
         return
-    if keys > 1 and of_k.strides[-1] != of_k.dtype.itemsize:
-        k, of_k = whole(planning, k, of_k, of_k.shape[:-2])
-    if columns > 1 and of_v.strides[-1] != of_v.dtype.itemsize:
-        v, of_v = whole(planning, v, of_v, of_v.shape[:-2])
-    operands, lies = [q, k, v, y, *others], [of_q, of_k, of_v, of_y, *of_added]
+    (k, of_k), (v, of_v) = in_rows(planning, k, of_k), in_rows(planning, v, of_v)
+    operands, lies = [q, k, v, y, *(number for number, _ in added)], [of_q, of_k, of_v, of_y, *of_added]
     is_scaled = scale != 1.0
     if is_scaled:
         operands.append(planning.constant(np.array(scale, of_q.dtype)))

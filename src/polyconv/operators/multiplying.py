@@ -20,7 +20,7 @@ from polyconv.operators.along import Along
 from polyconv.operators.job import Operation, Own, Planning
 from polyconv.operators.matrices import Matrices, multiplied
 from polyconv.operators.moving import copied
-from polyconv.operators.seen import outer_axes, own_of, seen, stored, stretched, whole
+from polyconv.operators.seen import in_rows, outer_axes, own_of, seen, stored, stretched, whole
 from polyconv.operators.types import dtype_name, untaken
 
 __all__ = ["multiplying", "product"]
@@ -86,7 +86,10 @@ def _plan(of: _Product, planning: Planning, numbers: Sequence[int]) -> None:
     if terms != other_terms or outer is None:
         raise ArgumentError(f"operands of the shapes {of_a.shape} and {of_b.shape} are not multiplied")
     extents = (*outer, rows, columns)
-    of_added = None if added is None else stretched(planning.lie(added), extents)
+    of_added = None
+    if added is not None:
+        added, of_added = in_rows(planning, added, planning.lie(added))
+        of_added = stretched(of_added, extents)
     y, of_y = stored(planning, extents, of_a, of.y_order)
     if 0 in extents:
         return
@@ -100,8 +103,7 @@ def _plan(of: _Product, planning: Planning, numbers: Sequence[int]) -> None:
     if planning.c.on_gpu:
         _multiplied_there(planning, of.dtype, outer, (a, b, y))
         return
-    if columns > 1 and of_b.strides[-1] != of_b.dtype.itemsize:
-        b, of_b = whole(planning, b, of_b, of_b.shape[:-2])
+    b, of_b = in_rows(planning, b, of_b)
     operands, lies = [a, b, y], [of_a, of_b, of_y]
     if added is not None and of_added is not None:
         operands.append(added)

@@ -15,7 +15,7 @@ from polyconv.operators.job import Conditions, Operation, Own, Plan, Planning, c
 from polyconv.operators.lying import Array, Lies
 from polyconv.operators.moving import copied
 
-__all__ = ["outer_axes", "own_of", "seen", "stored", "stretched", "whole"]
+__all__ = ["in_rows", "outer_axes", "own_of", "seen", "stored", "stretched", "whole"]
 
 
 def own_of(operation: Operation, dtype: str, plan: Callable[[Planning, Sequence[int]], None]) -> Own:
@@ -40,6 +40,13 @@ def stored(planning: Planning, extents: Sequence[int], like: Lies, order: Sequen
         raise ArgumentError(f"a product of the shape {tuple(extents)} is not stored in the order {order} of its axes")
     y = planning.result([extents[axis] for axis in stored], like.dtype, alike=False)
     return y, seen(planning.lie(y), [stored.index(axis) for axis in axes], "resulting")
+
+
+def in_rows(planning: Planning, number: int, lie: Lies) -> tuple[int, Lies]:
+    """The array as it is seen, or a copy of one whose elements along the last axis do not lie together."""
+    if not lie.shape or lie.shape[-1] == 1 or lie.strides[-1] == lie.dtype.itemsize:
+        return number, lie
+    return whole(planning, number, lie, lie.shape[:-2])
 
 
 def stretched(lie: Lies, extents: Sequence[int]) -> Lies:
