@@ -105,6 +105,21 @@ def attention(d: Drawing) -> str:
     return d.one("Reshape", made, d.constant([n, t, inner], np.int64))
 
 
+def grouped(d: Drawing) -> str:
+    """GroupNormalization as PyTorch exports it: groups as the channels of a tensor of three axes, and back."""
+    x = d.operand(_image)
+    n, c, *extents = d.shape(x)
+    groups = int(d.pick([g for g in (1, 1, 2, 4, c) if c % g == 0]))
+    y = d.one("Reshape", x, d.constant([0, groups, -1], np.int64))
+    y = d.one("InstanceNormalization", y, d.weights(groups), d.weights(groups))
+    y = d.one("Reshape", y, d.constant([n, c, *extents], np.int64))
+    channels = (c, *[1] * len(extents))
+    for op in ("Mul", "Add"):
+        if d.chance(0.7):
+            y = d.one(op, y, d.weights(*channels))
+    return activation(d, y) if d.chance(0.5) else y
+
+
 def embedded(d: Drawing) -> str:
     """A convolution of a constant, added to a value of its shape, as embeddings of positions are."""
     x = d.operand(_image)
@@ -115,5 +130,7 @@ def embedded(d: Drawing) -> str:
     return d.one("Add", *((x, y) if d.chance(0.5) else (y, x)))
 
 
-MOTIFS: tuple[tuple[Step, float], ...] = ((branches, 1.5), (tokens, 1.2), (attention, 1.0), (embedded, 0.4))
+MOTIFS: tuple[tuple[Step, float], ...] = (
+    (branches, 1.5), (tokens, 1.2), (attention, 1.0), (grouped, 0.7), (embedded, 0.4),
+)  # fmt: skip
 """The motifs, and how often each is tried beside ``graph_steps.STEPS``."""

@@ -19,7 +19,7 @@ from polyconv.models.graph import Array, Node, along
 from polyconv.models.native import OWN
 from polyconv.models.onnx_bounds import clipped
 from polyconv.models.onnx_branches import branches
-from polyconv.models.onnx_channels import biased, channels_first, scaled_lines
+from polyconv.models.onnx_channels import biased, channels_first, grouped_lines, scaled_lines
 from polyconv.models.onnx_dynamic import constant_zero, product_of_bytes, spanning
 from polyconv.models.onnx_integers import (
     clipped_sum,
@@ -324,6 +324,7 @@ RULES = (
     _rule(product, "MatMul"),
     _rule(linear, "Gemm", "MatMul"),
     _rule(scaled_lines, "LayerNormalization", domains=("", OWN)),
+    _rule(grouped_lines, "InstanceNormalization"),
     _rule(channels_first, "Transpose"),
     _rule(biased, "Add"),
     _rule(there_and_back, "Unsqueeze", is_exact=True),

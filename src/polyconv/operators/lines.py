@@ -41,7 +41,8 @@ class LinesSpec:
     along : bool
         Whether vectors run along lines; else they run across them.
     scaled : str
-        What scales and shifts belong to: ``element`` of a line, ``part`` of one, or nothing.
+        What scales and shifts belong to: ``element`` of a line, ``part`` of one, ``pixel``, whose elements they
+        follow each time, or nothing.
     """
 
     function: str
@@ -289,6 +290,16 @@ def _normal_along(line: _Line) -> None:
             write(k, centred(at, type_, mask) * _spread(k, factor, type_) * own + more, line.y + at * size, mask)
 
         _each(line, 0, w.length, finished)
+        return
+    if line.spec.scaled == "pixel":
+        with k.loop(0, w.length, w.pieces) as pixel:
+
+            def channels(at: Value, type_: Type, mask: Mask | None) -> None:
+                own, more = (read(k, type_, place + at * size, mask) for place in (scale, shift))
+                value = centred(pixel.index + at, type_, mask) * _spread(k, factor, type_)
+                write(k, value * own + more, line.y + (pixel.index + at) * size, mask)
+
+            _each(line, 0, w.pieces, channels)
         return
     piece = w.length // w.pieces
     with k.loop(0, w.pieces) as part:

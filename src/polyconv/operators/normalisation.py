@@ -17,7 +17,7 @@ from polyconv.errors import ArgumentError
 from polyconv.operators.along import Along, joined
 from polyconv.operators.job import Conditions, Operation, Own, Plan, Planning, constant
 from polyconv.operators.lines import LinesSpec, Place, Space, line_step
-from polyconv.operators.lying import Lies
+from polyconv.operators.lying import Lies, channels_last, is_channels_last, lies_like
 from polyconv.operators.moving import as_packed
 from polyconv.operators.types import dtype_name, untaken
 
@@ -140,7 +140,8 @@ def _plan(planning: Planning, way: _Way, dtype: str, rank: int, operands: Sequen
     if len(lie.shape) != rank:
         raise ArgumentError(f"the input of shape {lie.shape} does not have the {rank} axes that the model says")
     x = operands[0]
-    fits = not way.groups and _laid(way, lie, lie) is not None
+    by_pixel = way.groups == 1 and not planning.c.on_gpu and _is_of_pixels(lie)  # all of an image is one line
+    fits = by_pixel or (not way.groups and _laid(way, lie, lie) is not None)
     y = planning.result(lie.shape, lie.dtype, alike=planning.c.on_gpu or fits)
     repeat, pieces = _pieces(way, lie.shape)
     for number in operands[1:]:
@@ -155,14 +156,14 @@ def _plan(planning: Planning, way: _Way, dtype: str, rank: int, operands: Sequen
     if planning.c.on_gpu:
         _on_gpu(planning, way, dtype, [operands[0], y, *operands[1:]], (repeat, pieces))
         return
-    found = None if way.groups else _laid(way, lie, planning.lie(y))
+    found = _pixels(lie, planning.lie(y)) if by_pixel else None if way.groups else _laid(way, lie, planning.lie(y))
     if found is None:
         x = as_packed(planning, x)
         found = _laid(way, planning.lie(x), planning.lie(y))
     assert found is not None
     space, of_x, of_y, along = found
     scales = _scales(planning, operands[1:])
-    spec = LinesSpec(way.function, dtype, along, way.scaled)
+    spec = LinesSpec(way.function, dtype, along, "pixel" if by_pixel else way.scaled)
     c = planning.c
     lanes = c.target.vector_bytes // lie.dtype.itemsize
     vectors = space.outer * space.inner * (
@@ -173,6 +174,18 @@ def _plan(planning: Planning, way: _Way, dtype: str, rank: int, operands: Sequen
         lambda threads: [line_step(spec, space, of_x, of_y, (repeat, pieces), way.epsilon, c, threads)],
         [x, y, *scales], cycles,
     )  # fmt: skip
+
+
+def _is_of_pixels(lie: Lies) -> bool:
+    """Whether an array has channels last and no gaps."""
+    return is_channels_last(lie) and lies_like(lie, channels_last(lie.shape, lie.dtype))
+
+
+def _pixels(x: Lies, y: Lies) -> tuple[Space, Place, Place, bool]:
+    """Images with channels last as lines: the pixels of each, one after another."""
+    size, whole = x.dtype.itemsize, math.prod(x.shape[1:])
+    places = [Place(lie.offset, 0, whole * size, size) for lie in (x, y)]
+    return Space(1, x.shape[0], whole, 1), places[0], places[1], True
 
 
 def _scales(planning: Planning, given: Sequence[int]) -> list[int]:
