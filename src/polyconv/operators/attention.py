@@ -25,7 +25,6 @@ from polyconv.operators.tiles import Finish, Matrix, Tiles, multiply, tiles_of
 
 __all__ = ["Attention", "attended"]
 
-
 _TILES = 4
 """Most tiles of rows of an item."""
 _HELD = 0.4
@@ -89,7 +88,7 @@ def attended(planning: Planning, of: Attention, operands: Sequence[int], lies: S
     c, size = planning.c, DTYPES[of.dtype].itemsize
     tiles = tiles_of(of.dtype, c.target)
     of_q, of_k, of_v, of_y, *added = lies
-    pitch = _pitch(of.keys, tiles, size)
+    pitch = _pitch(of.keys * size)
     most = _most_rows(pitch, tiles)
     count = math.prod(of.outer)
 
@@ -100,9 +99,9 @@ def attended(planning: Planning, of: Attention, operands: Sequence[int], lies: S
         keep: list[object] = []
         words = filled(_Words(
             chunk=chunk, parts=parts, rows=of.rows, keys=of.keys, terms=of.terms, columns=of.columns, pitch=pitch,
-            q_row=of_q.strides[-2], q_term=of_q.strides[-1],
-            k_term=of_k.strides[-2], v_row=of_v.strides[-2], y_row=of_y.strides[-2],
-            added_row=added[0].strides[-2] if added else 0, stack=stack_of(of.outer, lies, along),
+            q_row=of_q.strides[-2], q_term=of_q.strides[-1], k_term=of_k.strides[-2], v_row=of_v.strides[-2],
+            y_row=of_y.strides[-2], added_row=added[0].strides[-2] if added else 0,
+            stack=stack_of(of.outer, lies, along),
         ), keep)  # fmt: skip
         name = f"attend {of.dtype} {tiles.rows}{' added' * of.has_addend}{' scaled' * of.is_scaled}"
         driver = address_of(name, lambda k, name: _drive(k, name, of, tiles), c)
@@ -113,9 +112,9 @@ def attended(planning: Planning, of: Attention, operands: Sequence[int], lies: S
     planning.job(made, operands, _CYCLES * products + _RAISED * vectors, most * (pitch + size) + 64)
 
 
-def _pitch(keys: int, tiles: Tiles, size: int) -> int:
-    """Bytes from row to row of what lies between: whole vectors, an odd number of lines, so that rows share no set."""
-    lines = -(-keys * size // 64)
+def _pitch(row: int) -> int:
+    """Bytes from row to row of what lies between: an odd number of lines, so that rows do not share sets of a cache."""
+    lines = -(-row // 64)
     return (lines + 1 - lines % 2) * 64
 
 
