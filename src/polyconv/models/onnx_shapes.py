@@ -11,6 +11,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -52,6 +53,7 @@ def stated(
         Version of every domain.
     """
     known, found, left = dict(constants), dict[str, Value](), list(nodes)
+    countable = _countable(nodes, constants)
     given = {value.name: _with_own_symbols(value) for value in inputs}
     ahead = _AHEAD
     for _ in range(_MOST_PASSES):
@@ -63,7 +65,8 @@ def stated(
         shaped = {name: _with_own_symbols(value, own) for name, value in reshaped(some, found, known).items()}
         found |= {name: Value(name, type_of(array.dtype), array.shape) for name, array in new.items()} | shaped
         known |= new
-        done = {n for n in some if all(name in known or _is_proven(n, found.get(name)) for name in n.writes)}
+        is_done = partial(_is_done, known, found, countable)
+        done = {node for node in some if all(map(is_done, node.writes))}
         if not new and not shaped and not done:
             if ahead >= len(left):
                 break
@@ -75,14 +78,26 @@ def stated(
     return found
 
 
-def _is_proven(node: Node, value: Value | None) -> bool:
-    """Whether nothing more can be said of what a node makes; of numbers that are counted with, what they are can."""
+def _countable(nodes: Sequence[Node], constants: Collection[str]) -> set[str]:
+    """Values that follow from extents and constants alone, so that their numbers may be known before a run."""
+    found = set[str]()
+    for node in nodes:
+        follows = node.op in onnx_views and all(name in found or name in constants for name in node.reads)
+        if not node.domain and (node.op == "Shape" or follows):
+            found.update(node.writes)
+    return found
+
+
+def _is_done(known: Collection[str], found: Mapping[str, Value], countable: Collection[str], name: str) -> bool:
+    """Whether nothing more can be said of a value; of numbers that are counted with, what they are can."""
+    if name in known:
+        return True
+    value = found.get(name)
     if value is None or value.type not in BY_TYPE or value.dims is None:
         return False
     extents = [extent for extent in value.dims if isinstance(extent, int)]
     counts = BY_TYPE[value.type].numpy.kind in "iub" or math.prod(extents) == 1
-    is_counted = counts and (node.op == "Shape" or node.op in onnx_views)
-    return not is_counted and len(extents) == len(value.dims)
+    return not (counts and name in countable) and len(extents) == len(value.dims)
 
 
 def counted(nodes: Sequence[Node], values: Mapping[str, Value], known: Mapping[str, Array]) -> dict[str, Array]:
