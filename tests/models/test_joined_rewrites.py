@@ -62,6 +62,13 @@ def test_what_follows_a_join_is_part_of_its_convolutions(name: str, layout: str)
     assert {each.split("+")[0] for each in found} == {"Conv", "ConvTranspose", "Concat"}
 
 
+def test_statistics_that_are_one_value() -> None:
+    norm = node("BatchNormalization", ["c", "gamma", "beta", "gamma", "gamma"], ["y"])
+    nodes = [*BRANCHES, node("Concat", ["a", "b", "d"], ["c"], axis=1), norm]
+    made = close(network(nodes, (2, 4, 9, 7), **WEIGHTS, **statistics(10)), {"x": random(2, 4, 9, 7, seed=9)})
+    assert len(steps(made)) == 4
+
+
 KEPT = {
     "another value joined": [BRANCHES[0], node("Concat", ["a", "x"], ["c"], axis=1), node("Relu", ["c"], ["y"])],
     "a part read elsewhere": [*BRANCHES[:2], node("Concat", ["a", "b"], ["c"], axis=1), node("Relu", ["c"], ["y"]),

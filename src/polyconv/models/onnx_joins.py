@@ -20,6 +20,10 @@ from polyconv.models.spelled import spelled_out
 __all__ = ["activated_parts", "normalised_parts"]
 
 
+_ROLES = ("scale", "shift", "mean", "variance")
+"""What a BatchNormalization reads behind its input; two of them may be one value."""
+
+
 def activated_parts(join: Node, view: View) -> Change | None:
     """``Relu(Concat(Conv(x), Conv(y)))`` -> ``Concat(Relu(Conv(x)), Relu(Conv(y)))``; spelled-out activations alike."""
     name = join.outputs[0]
@@ -50,7 +54,7 @@ def normalised_parts(node: Node, view: View) -> Change | None:
     ends = np.cumsum(counts)[:-1]
     cut = zip(*(np.split(array, ends) for array in given if array is not None), strict=True)
     of_parts = [
-        {view.fresh(f"{name} of {part.outputs[0]}"): array for name, array in zip(node.inputs[1:], arrays, strict=True)}
+        {view.fresh(f"{role} of {part.outputs[0]}"): array for role, array in zip(_ROLES, arrays, strict=True)}
         for part, arrays in zip(parts, cut, strict=True)
     ]  # fmt: skip
     return _apart([node], join, of_parts, view)
