@@ -72,7 +72,7 @@ def test_a_fault_in_a_rewrite_is_found(fault: str, seed: int, monkeypatch: pytes
         if moving.intersection(node.input):
             moving.update(node.output)
             ops.append(node.op_type)
-    assert "BatchNormalization" in ops and len(ops) < 6
+    assert "BatchNormalization" in ops and len(ops) < 8  # of about twenty
     with np.load(Path(finding.file).with_suffix(".npz")) as feeds:
         values = {name: feeds[name] for name in feeds.files}
     got = InferenceSession(model).run(None, values)
