@@ -8,12 +8,13 @@ its own if need be.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from exporting import declared, export_all
 
 TORCHVISION = (
     "alexnet", "squeezenet1_1", "shufflenet_v2_x1_0", "mnasnet1_0", "efficientnet_b0", "efficientnet_v2_s",
@@ -46,23 +47,18 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
 """What else torchvision is told of some, so that nothing is loaded and there is one output."""
 
 
-def prepared() -> Any:
-    """Modules of torch, torchvision and timm.
-
-    torchvision's own operators are built for one build of torch: with another one they are declared, and not used.
-    """
+def prepared() -> Callable[[str, Path], Path]:
+    """What exports a network by its name."""
     import torch
 
-    library = torch.library.Library("torchvision", "DEF")
-    for name in ("nms", "qnms"):
-        try:
-            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        except RuntimeError:  # it is there
-            break
+    library = declared(torch)  # before what asks for these operators is imported
     import timm
     import torchvision
 
-    return torch, torchvision, timm, library
+    def by_name(name: str, folder: Path, kept: Any = library) -> Path:
+        return export(name, folder, torch, torchvision, timm)
+
+    return by_name
 
 
 def made(name: str, torch: Any, torchvision: Any, timm: Any) -> tuple[Any, Sequence[int]]:
@@ -90,24 +86,5 @@ def export(name: str, folder: Path, torch: Any, torchvision: Any, timm: Any) -> 
     return part.replace(target)
 
 
-def main() -> int:
-    """Export all networks, or those that are named; 1 if one of them cannot be."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("names", nargs="*", default=[*TORCHVISION, *TIMM])
-    given = parser.parse_args()
-    given.folder.mkdir(parents=True, exist_ok=True)
-    torch, torchvision, timm, _ = prepared()
-    failed = 0
-    for name in given.names:
-        try:
-            path = export(name, given.folder, torch, torchvision, timm)
-            print(f"{path} {path.stat().st_size / 2**20:.0f} MB", flush=True)
-        except Exception as error:  # the next one may do
-            failed = 1
-            print(f"{name}: {error}", file=sys.stderr)
-    return failed
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(export_all(__doc__, [*TORCHVISION, *TIMM], prepared))

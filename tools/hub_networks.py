@@ -8,14 +8,14 @@ torch==2.13.0 torchvision transformers diffusers onnx onnxscript``, in an enviro
 
 from __future__ import annotations
 
-import argparse
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from exporting import declared, export_all
 
 _SMALL = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 6, "intermediate_size": 1536}
 _TINY = {"hidden_size": 192, "num_hidden_layers": 6, "num_attention_heads": 3, "intermediate_size": 768}
@@ -124,18 +124,18 @@ DIFFUSERS: Mapping[str, Hub] = {
 }  # fmt: skip
 
 
-def prepared() -> tuple[Any, ...]:
-    """torch, transformers, diffusers, and a library that declares torchvision's operators, built for another torch."""
+def prepared() -> Callable[[str, Path], Path]:
+    """What exports a network by its name."""
     import torch
 
-    library = torch.library.Library("torchvision", "DEF")
-    for name in ("nms", "qnms"):
-        with suppress(RuntimeError):  # it is there
-            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    library = declared(torch)  # before what asks for these operators is imported
     import diffusers
     import transformers
 
-    return torch, transformers, diffusers, library
+    def by_name(name: str, folder: Path, kept: Any = library) -> Path:
+        return export(name, folder, torch, transformers, diffusers)
+
+    return by_name
 
 
 def export(name: str, folder: Path, torch: Any, transformers: Any, diffusers: Any) -> Path:
@@ -166,24 +166,5 @@ def export(name: str, folder: Path, torch: Any, transformers: Any, diffusers: An
     return part.replace(target)
 
 
-def main() -> int:
-    """Export all networks, or those that are named; 1 if one of them cannot be."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("names", nargs="*", default=[*TRANSFORMERS, *DIFFUSERS])
-    given = parser.parse_args()
-    given.folder.mkdir(parents=True, exist_ok=True)
-    *modules, _ = prepared()
-    failed = 0
-    for name in given.names:
-        try:
-            path = export(name, given.folder, *modules)
-            print(f"{path} {path.stat().st_size / 2**20:.0f} MB", flush=True)
-        except Exception as error:  # the next one may do
-            failed = 1
-            print(f"{name}: {str(error)[:300]}", file=sys.stderr)
-    return failed
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(export_all(__doc__, [*TRANSFORMERS, *DIFFUSERS], prepared))

@@ -49,7 +49,7 @@ def test_a_graph_is_the_same_each_time() -> None:
     assert all(np.array_equal(one.feeds[name], other.feeds[name]) for name in one.feeds)
 
 
-@pytest.mark.parametrize(("fault", "seed"), [("bias", 306), ("weights", 307)])
+@pytest.mark.parametrize(("fault", "seed"), [("bias", 310), ("weights", 307)])
 def test_a_fault_in_a_rewrite_is_found(fault: str, seed: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """One part in 10,000 of one channel's factor, or a bias that moves by as much."""
     right = onnx_rules.normalisation
@@ -72,7 +72,7 @@ def test_a_fault_in_a_rewrite_is_found(fault: str, seed: int, monkeypatch: pytes
         if moving.intersection(node.input):
             moving.update(node.output)
             ops.append(node.op_type)
-    assert "BatchNormalization" in ops and len(ops) < 8  # of about twenty
+    assert "BatchNormalization" in ops and len(ops) < 6
     with np.load(Path(finding.file).with_suffix(".npz")) as feeds:
         values = {name: feeds[name] for name in feeds.files}
     got = InferenceSession(model).run(None, values)

@@ -93,6 +93,15 @@ def engines(made: InferenceSession) -> dict[str, str]:
     return {record.name: record.engine for record in made.nodes}
 
 
+def steps(made: InferenceSession) -> list[str]:
+    """What each step of a session stands for."""
+    found: dict[int, list[str]] = {}
+    for record in made.nodes:
+        if record.step is not None:
+            found.setdefault(record.step, []).append(record.op)
+    return ["+".join(names) for _, names in sorted(found.items())]
+
+
 def close(model: onnx.ModelProto, feeds: dict[str, np.ndarray], **options: object) -> InferenceSession:
     """Hold a model's outputs, and onnxruntime's, against the bounds derived for them; the session that ran it.
 

@@ -10,7 +10,7 @@ from levels import LEVELS
 from making import close, info, onnx_model, onnxruntime_run, random, session
 from onnx import helper
 from own_models import at_level
-from test_products_in_order import ADDENDS, HEADS, attention, network, steps
+from test_products_in_order import ADDENDS, HEADS, attention, network, work
 
 node = helper.make_node
 
@@ -34,13 +34,13 @@ def right(q: Any, k: Any, v: Any, scale: float = 1.0, added: Any = 0.0) -> tuple
 @pytest.mark.parametrize("scale", ["", "left", "right", "both", "sums", "divided"])
 def test_it_is_one_step(scale: str, dtype: Any) -> None:
     made = close(*attention(scale=scale, dtype=dtype))
-    assert len(steps(made)) == 1
+    assert len(work(made)) == 1
 
 
 @pytest.mark.parametrize("added", ADDENDS)
 @pytest.mark.parametrize("scale", ["", "sums"])
 def test_what_is_added_is_part_of_it(added: str, scale: str) -> None:
-    assert len(steps(close(*attention(added=added, scale=scale)))) == 1
+    assert len(work(close(*attention(added=added, scale=scale)))) == 1
 
 
 def plain(shapes: tuple[Any, Any, Any], *, scale: float | None = None, added: Any = None) -> tuple[Any, dict[str, Any]]:
@@ -89,7 +89,7 @@ def test_threads_change_no_bit() -> None:
 def test_stacks_are_repeated(shapes: Any) -> None:
     model, feeds = plain(shapes)
     made = close(model, feeds)
-    assert len(steps(made)) == 1
+    assert len(work(made)) == 1
 
 
 def test_an_addend_whose_columns_lie_apart() -> None:
@@ -113,7 +113,7 @@ def test_masks_leave_keys_out() -> None:
     model, feeds = plain(((1, 6, 4), (1, 4, 7), (1, 7, 5)), added=mask)
     made = session(model)
     found, theirs = made.run(None, feeds)[0], onnxruntime_run(model, feeds)[0]
-    assert len(steps(made)) == 1
+    assert len(work(made)) == 1
     np.testing.assert_allclose(found, theirs, rtol=1e-5, atol=1e-6)
     assert np.isnan(found[0, 0]).all()
     assert np.isfinite(found[0, 1:]).all()
@@ -159,14 +159,14 @@ def test_others_stay_apart(name: str) -> None:
     feeds = {"q": random(2, 6, 4), "k": random(2, 4, 5, seed=1), "v": random(2, 5, 3, seed=2)}
     nodes = [node("MatMul", ["q", "k"], ["s"]), *KEPT[name], node("MatMul", ["p", "v"], ["y"])]
     results = ("y", "z") if name == "read twice" else ("y",)
-    assert len(steps(close(network(nodes, feeds, results), feeds))) > 2
+    assert len(work(close(network(nodes, feeds, results), feeds))) > 2
 
 
 def test_sums_that_are_returned_stay() -> None:
     model, feeds = attention()
     model.graph.output.append(info("sums", None))
     made = close(model, feeds)
-    assert len(steps(made)) == 3
+    assert len(work(made)) == 3
 
 
 def test_weights_that_come_first_are_no_attention() -> None:
@@ -174,13 +174,13 @@ def test_weights_that_come_first_are_no_attention() -> None:
     feeds = {"q": random(2, 5, 4), "k": random(2, 4, 5, seed=1), "v": random(2, 3, 5, seed=2)}
     nodes = [node("MatMul", ["q", "k"], ["s"]), node("Softmax", ["s"], ["p"], axis=-1),
              node("MatMul", ["v", "p"], ["y"])]  # fmt: skip
-    assert len(steps(close(network(nodes, feeds), feeds))) == 3
+    assert len(work(close(network(nodes, feeds), feeds))) == 3
 
 
 def test_only_by_leave() -> None:
     """Results are divided where weights would be: other bits, which ``rewrites="exact"`` does not allow."""
     model, feeds = attention()
-    assert len(steps(session(model, rewrites="exact"))) == 3
+    assert len(work(session(model, rewrites="exact"))) == 3
     y, bound = right(*(feeds[n].transpose(perm) for n, perm in zip("qkv", (HEADS, [0, 2, 3, 1], HEADS), strict=True)))
     for rewrites in ("exact", "all"):
         found = session(model, rewrites=rewrites).run(None, feeds)[0]
@@ -198,7 +198,7 @@ def test_open_extents() -> None:
         q, k, v = random(n, t, 3, 8), random(n, s, 3, 8, seed=1), random(n, s, 3, 8, seed=2)
         y, bound = right(*(a.transpose(p) for a, p in ((q, HEADS), (k, [0, 2, 3, 1]), (v, HEADS))))
         assert (np.abs(made.run(None, {"q": q, "k": k, "v": v})[0].transpose(HEADS) - y) <= bound).all()
-    assert len(steps(made)) == 1
+    assert len(work(made)) == 1
 
 
 def test_wrong_extents_are_named() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from making import close, info, onnx_model, random, session
+from making import close, info, onnx_model, random, session, steps
 from onnx import helper
 
 node = helper.make_node
@@ -24,15 +24,6 @@ def network(nodes: Sequence[onnx.NodeProto], shape: Sequence[Any], results: Sequ
     read = {name for each in nodes for name in each.input}
     held = {name: np.asarray(array) for name, array in constants.items() if name in read}
     return onnx_model(list(nodes), [info("x", list(shape))], list(results), held)
-
-
-def steps(made: Any) -> list[str]:
-    """What each step stands for."""
-    found: dict[int, list[str]] = {}
-    for record in made.nodes:
-        if record.step is not None:
-            found.setdefault(record.step, []).append(record.op)
-    return ["+".join(names) for _, names in sorted(found.items())]
 
 
 NORM = node("BatchNormalization", ["c", "gamma", "beta", "mean", "var"], ["y"])

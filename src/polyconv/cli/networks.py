@@ -132,7 +132,7 @@ def _size_row(row: Network) -> tuple[object, ...]:
         cells += [_spelled(row.sizes, (guest,), name, 1e3, ".2f") for guest in NETWORK_GUESTS]
         times = {guest: time for guest, met in row.sizes.items() if (time := getattr(met, name)) is not None}
         own, fastest = times.pop(OURS, None), min(times.values(), default=None)
-        cells.append(None if own is None or fastest is None else f"{fastest / own:.2f}")
+        cells.append(None if own is None or fastest is None else f"{fastest / own:.3g}")
     return row.name, max(met.count for met in row.sizes.values()), *cells
 
 

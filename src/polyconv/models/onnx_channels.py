@@ -241,6 +241,14 @@ def biased(node: Node, view: View) -> Change | None:
     return Change((conv, node), (made,), {name: sums})
 
 
+def _numbers(following: Node | None, op: str, view: View, kind: str, rank: int, axis: int) -> Array | None:
+    """What a Mul or Add that follows has for each element along an axis; None of other nodes, and of other types."""
+    if following is None or following.op != op or following.domain or following.attributes:
+        return None
+    given = next((n for at in (0, 1) if (n := view.constant(following, at)) is not None), None)
+    return None if given is None or type_of(given.dtype) != kind else along(given, rank, axis)
+
+
 def grouped_lines(node: Node, view: View) -> Change | None:
     """``Reshape(InstanceNormalization(Reshape(x)))`` of groups of channels -> ``GroupNormalization(x)``.
 
@@ -266,11 +274,8 @@ def grouped_lines(node: Node, view: View) -> Change | None:
     taken = [moves[0], node, moves[1]]
     for op in ("Mul", "Add"):
         following = view.only_reader(taken[-1].outputs[0])
-        if following is None or following.op != op or following.domain or following.attributes:
-            break
-        factor = next((n for at in (0, 1) if (n := view.constant(following, at)) is not None), None)
-        numbers = None if factor is None or type_of(factor.dtype) != x.type else along(factor, len(x.dims), 1)
-        if numbers is None or numbers.size not in (1, channels):
+        numbers = _numbers(following, op, view, x.type, len(x.dims), 1)
+        if following is None or numbers is None or numbers.size not in (1, channels):
             break
         taken.append(following)
         scale, shift = (scale * numbers, shift * numbers) if op == "Mul" else (scale, shift + numbers)
@@ -294,11 +299,8 @@ def scaled_lines(node: Node, view: View) -> Change | None:
     axis, taken, held = a.get("axis", -1) % rank, [node], list[Array]()
     for op in ("Mul", "Add"):
         following = view.only_reader(taken[-1].outputs[0])
-        if axis != a.get("last_axis", rank - 1) or following is None or following.op != op or following.attributes:
-            return None
-        given = next((n for at in (0, 1) if (n := view.constant(following, at)) is not None), None)
-        numbers = None if given is None or type_of(given.dtype) != x.type else along(given, rank, axis)
-        if numbers is None or numbers.size != x.dims[axis]:
+        numbers = _numbers(following, op, view, x.type, rank, axis)
+        if following is None or axis != a.get("last_axis", rank - 1) or numbers is None or numbers.size != x.dims[axis]:
             return None
         taken.append(following)
         held.append(numbers)

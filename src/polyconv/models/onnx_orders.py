@@ -16,11 +16,11 @@ import numpy as np
 from polyconv.models.elements import BY_TYPE
 from polyconv.models.graph import Node
 from polyconv.models.native import OWN
+from polyconv.models.onnx_products import FLOATS, named_axes
 from polyconv.models.rewriting import Change, View, standing_for
 
 __all__ = ["added_product", "attention", "later_turned", "scaled_product", "turned_product"]
 
-_TYPES = ("tensor(float)", "tensor(double)")
 _MOST_ADDED = 1 << 16
 """Elements that are added: as many as a second cache has beside the factors; more are read faster in a pass."""
 _MOST_SCALED = 1024.0
@@ -88,7 +88,7 @@ def added_product(node: Node, view: View) -> Change | None:
 def attention(node: Node, view: View) -> Change | None:
     """``MatMul(Softmax(MatMul(q, k)), v)``, and with ``Add`` before the ``Softmax`` -> attention, as one step."""
     first, last = view.makers.get(node.inputs[0]), view.only_reader(node.outputs[0])
-    if last is None or last.op not in ("MatMul", "Product") or last.inputs[0] != node.outputs[0]:
+    if last is None or not _is_product(last) or last.inputs[0] != node.outputs[0]:
         return None
     gone, others = [node, last], list[str]()
     if first is not None and first.op == "Add" and not first.domain and view.only_reader(first.outputs[0]) is node:
@@ -164,7 +164,7 @@ def _as_product(node: Node, view: View) -> Node | None:
         return None
     kind = values[0].type if values[0] is not None else ""
     is_known = all(value is not None and value.dims is not None and len(value.dims) > 1 for value in values)
-    if kind not in _TYPES or not is_known or any(name in view.constants for name in node.inputs):
+    if kind not in FLOATS or not is_known or any(name in view.constants for name in node.inputs):
         return None
     words = {"dtype": BY_TYPE[kind].numpy.name}
     return replace(standing_for(node, (node,), attributes=words), op="Product", domain=OWN, version=1)
@@ -223,8 +223,7 @@ def _number(node: Node, view: View) -> tuple[str, float] | None:
 def _axes(node: Node, view: View, rank: int) -> list[int] | None:
     """Axes along which a node takes apart what it reads, or that it leaves out; None where that is not known."""
     if node.op == "Squeeze":
-        given = view.constant(node, 1)
-        axes = node.attributes.get("axes") if given is None else given.reshape(-1).tolist()
+        axes = named_axes(node, view)
     elif node.op == "Gather":
         index = view.constant(node, 1)
         axes = [node.attributes.get("axis", 0)] if index is not None and not index.ndim else None

@@ -15,24 +15,24 @@ import numpy as np
 from polyconv.dialects import ort
 from polyconv.models.elements import type_of
 from polyconv.models.graph import Array, Node
-from polyconv.models.onnx_weights import held_weights, normalisation, with_weights
+from polyconv.models.onnx_weights import held_weights, normalisation, scaled_weights, with_weights
 from polyconv.models.rewriting import Change, View
 
 __all__ = [
-    "ACTIVATIONS", "ALL_FLOATS", "activated_before", "linear", "one_axis", "product", "same_shape", "scaled_rows",
-    "there_and_back", "turned",
+    "ACTIVATIONS", "ALL_FLOATS", "FLOATS", "activated_before", "linear", "named_axes", "one_axis", "product",
+    "same_shape", "scaled_rows", "there_and_back", "turned",
 ]  # fmt: skip
 
 ACTIVATIONS = ("Clip", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Relu", "Sigmoid", "Tanh")
 """Operators that see each element alone; their first input is the only one that is no constant."""
 
 
-_FLOATS = ("tensor(float)", "tensor(double)")
-ALL_FLOATS = (*_FLOATS, "tensor(float16)", "tensor(bfloat16)")
+FLOATS = ("tensor(float)", "tensor(double)")
+ALL_FLOATS = (*FLOATS, "tensor(float16)", "tensor(bfloat16)")
 """Types of products: those for which a convolution is worth it on a CPU, and those that a GPU computes no other way."""
 
 
-def product(node: Node, view: View, *, types: Sequence[str] = _FLOATS) -> Change | None:
+def product(node: Node, view: View, *, types: Sequence[str] = FLOATS) -> Change | None:
     """``MatMul(x, w)`` of an x of 3 to 5 axes -> a convolution of 1x1 windows, channels last, of the same x."""
     w, x = view.constant(node, 1), view.values.get(node.inputs[0])
     if w is None or w.ndim != 2 or not w.size or x is None or x.dims is None or x.type not in types:
@@ -49,7 +49,7 @@ def product(node: Node, view: View, *, types: Sequence[str] = _FLOATS) -> Change
     return Change((node,), (made,), {name: windows})
 
 
-def linear(node: Node, view: View, *, types: Sequence[str] = _FLOATS) -> Change | None:
+def linear(node: Node, view: View, *, types: Sequence[str] = FLOATS) -> Change | None:
     """``Gemm(x, w, b)`` or ``MatMul(x, w)`` of a matrix x -> a convolution of images of one pixel, between views.
 
     ``alpha`` and ``beta`` go into weights and bias, in f64 and rounded once.
@@ -129,8 +129,8 @@ def there_and_back(node: Node, view: View) -> Change | None:
     maker = view.makers.get(node.inputs[0])
     if maker is None or maker.op != "Squeeze" or maker.domain:
         return None
-    axes = _axes(node, view)
-    if axes is None or axes != _axes(maker, view) or min(axes) < 0:
+    axes = named_axes(node, view)
+    if axes is None or axes != named_axes(maker, view) or min(axes) < 0:
         return None
     return Change((node,), renamed={node.outputs[0]: maker.inputs[0]})
 
@@ -166,18 +166,18 @@ def scaled_rows(node: Node, view: View) -> Change | None:
     held, factors, rows = held_weights(conv, view), normalisation(node, view), view.values.get(node.inputs[0])
     if held is None or factors is None or len(node.outputs) != 1 or conv.attributes.get("group", 1) != 1:
         return None
-    (w, bias), (scale, shift) = held, factors
-    if rows is None or rows.dims is None or len(rows.dims) != 2 or rows.dims[1] != len(w) or scale.shape != (len(w),):
+    m = len(held[0])
+    if rows is None or rows.dims is None or len(rows.dims) != 2 or rows.dims[1] != m or factors[0].shape != (m,):
         return None
-    new = w.astype(np.float64) * scale.reshape(-1, *(1,) * (w.ndim - 1))
-    added = shift if bias is None else bias.astype(np.float64) * scale + shift
-    made = with_weights(conv, (conv, _like(node, conv.outputs, node.inputs)), new, added, view)
+    like = _like(node, conv.outputs, node.inputs)
+    made = with_weights(conv, (conv, like), *scaled_weights(conv, held, *factors), view)
     return replace(made, gone=(conv, mover, node), nodes=(*made.nodes, _like(mover, node.outputs, mover.inputs)))
 
 
-def _axes(node: Node, view: View) -> list[int] | None:
+def named_axes(node: Node, view: View) -> list[int] | None:
+    """The axes that a Squeeze or Unsqueeze names, in order; None where it names none, or no constants."""
     given = view.constant(node, 1)
-    axes = node.attributes.get("axes") if given is None else given.tolist()
+    axes = node.attributes.get("axes") if given is None else given.reshape(-1).tolist()
     return sorted(axes) if axes else None
 
 

@@ -52,7 +52,7 @@ from polyconv.models.onnx_qlinear import (
     real_rows,
 )
 from polyconv.models.onnx_recurrent import recurrent
-from polyconv.models.onnx_weights import held_weights, is_transposed, normalisation, output_channels, with_weights
+from polyconv.models.onnx_weights import held_weights, normalisation, output_channels, scaled_weights, with_weights
 from polyconv.models.operators import has_row
 from polyconv.models.rewriting import Change, Rule, View, standing_for
 from polyconv.models.spelled import spelled_out
@@ -222,20 +222,13 @@ def scaled(node: Node, view: View) -> Change | None:
     held = held_weights(conv, view)
     if held is None or len(node.outputs) != 1:
         return None
-    w, bias = held
-    groups, m = conv.attributes.get("group", 1), output_channels(conv, w)
+    w, _ = held
+    m = output_channels(conv, w)
     axis = w.ndim - 1 if conv.op == "NhwcConv" else 1
     factors = normalisation(node, view) if node.op == "BatchNormalization" else _factor(node, conv, view, w.ndim, axis)
     if factors is None or any(f.shape != (m,) for f in factors) or (axis != 1 and node.op == "BatchNormalization"):
         return None
-    scale, shift = factors
-    if is_transposed(conv):  # channels of a group of results follow each other
-        by_group = w.astype(np.float64).reshape(groups, -1, *w.shape[1:])
-        new = (by_group * scale.reshape(groups, 1, -1, *(1,) * (w.ndim - 2))).reshape(w.shape)
-    else:
-        new = w.astype(np.float64) * scale.reshape(-1, *(1,) * (w.ndim - 1))
-    added = shift if bias is None else bias.astype(np.float64) * scale + shift
-    return with_weights(conv, (conv, node), new, added, view)
+    return with_weights(conv, (conv, node), *scaled_weights(conv, held, *factors), view)
 
 
 _SCALABLE = frozenset(("Conv", "ConvTranspose", "NhwcConv"))

@@ -12,7 +12,7 @@ import numpy as np
 from polyconv.models.graph import Array, Node
 from polyconv.models.rewriting import Change, View, standing_for
 
-__all__ = ["held_weights", "is_transposed", "normalisation", "output_channels", "with_weights"]
+__all__ = ["held_weights", "is_transposed", "normalisation", "output_channels", "scaled_weights", "with_weights"]
 
 
 def is_transposed(conv: Node) -> bool:
@@ -33,6 +33,18 @@ def held_weights(conv: Node, view: View) -> tuple[Array, Array | None] | None:
     if w is None or w.dtype.kind != "f" or w.ndim < 3 or (has_bias and bias is None) or len(conv.inputs) > 3:
         return None
     return None if "activation" in conv.attributes else (w, bias)
+
+
+def scaled_weights(conv: Node, held: tuple[Array, Array | None], scale: Array, shift: Array) -> tuple[Array, Array]:
+    """Weights ``w scale`` and bias ``b scale + shift`` in f64: results come out scaled and shifted, by channel."""
+    w, bias = held
+    if is_transposed(conv):  # channels of a group of results follow each other
+        groups = conv.attributes.get("group", 1)
+        by_group = w.astype(np.float64).reshape(groups, -1, *w.shape[1:])
+        new = (by_group * scale.reshape(groups, 1, -1, *(1,) * (w.ndim - 2))).reshape(w.shape)
+    else:
+        new = w.astype(np.float64) * scale.reshape(-1, *(1,) * (w.ndim - 1))
+    return new, shift if bias is None else bias.astype(np.float64) * scale + shift
 
 
 def with_weights(conv: Node, taken: Sequence[Node], w: Array, bias: Array, view: View) -> Change:

@@ -17,7 +17,7 @@ from polyconv.operators.along import Along
 from polyconv.operators.attention import Attention, attended
 from polyconv.operators.job import Operation, Own, Planning
 from polyconv.operators.moving import copied
-from polyconv.operators.seen import in_rows, outer_axes, own_of, seen, stored, stretched
+from polyconv.operators.seen import in_rows, outer_axes, outer_of, own_of, seen, stored, stretched
 from polyconv.operators.types import dtype_name
 
 __all__ = ["attending"]
@@ -47,12 +47,8 @@ def _plan(dtype: str, orders: _Orders, scale: float, planning: Planning, numbers
     q, k, v, *others = numbers
     of_q, of_k = seen(planning.lie(q), orders.q_order, "left"), seen(planning.lie(k), orders.k_order, "middle")
     of_v = seen(planning.lie(v), orders.v_order, "right")
-    (*outer_q, rows, terms), (*outer_k, other_terms, keys) = of_q.shape, of_k.shape
-    *outer_v, other_keys, columns = of_v.shape
-    try:
-        outer = np.broadcast_shapes(tuple(outer_q), tuple(outer_k), tuple(outer_v))
-    except ValueError:
-        outer = None
+    (*_, rows, terms), (*_, other_terms, keys), (*_, other_keys, columns) = of_q.shape, of_k.shape, of_v.shape
+    outer = outer_of(of_q, of_k, of_v)
     if terms != other_terms or keys != other_keys or outer is None:
         raise ArgumentError(f"operands of the shapes {of_q.shape}, {of_k.shape} and {of_v.shape} are not multiplied")
     added = [in_rows(planning, number, planning.lie(number)) for number in others]

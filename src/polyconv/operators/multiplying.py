@@ -20,7 +20,7 @@ from polyconv.operators.along import Along
 from polyconv.operators.job import Operation, Own, Planning
 from polyconv.operators.matrices import Matrices, multiplied
 from polyconv.operators.moving import copied
-from polyconv.operators.seen import in_rows, outer_axes, own_of, seen, stored, stretched, whole
+from polyconv.operators.seen import in_rows, outer_axes, outer_of, own_of, seen, stored, stretched, whole
 from polyconv.operators.types import dtype_name, untaken
 
 __all__ = ["multiplying", "product"]
@@ -78,11 +78,8 @@ def _plan(of: _Product, planning: Planning, numbers: Sequence[int]) -> None:
     a, b, *others = numbers
     added = others[0] if others else None
     of_a, of_b = seen(planning.lie(a), of.a_order, "left"), seen(planning.lie(b), of.b_order, "right")
-    (*outer_a, rows, terms), (*outer_b, other_terms, columns) = of_a.shape, of_b.shape
-    try:
-        outer = np.broadcast_shapes(tuple(outer_a), tuple(outer_b))
-    except ValueError:
-        outer = None
+    (*_, rows, terms), (*_, other_terms, columns) = of_a.shape, of_b.shape
+    outer = outer_of(of_a, of_b)
     if terms != other_terms or outer is None:
         raise ArgumentError(f"operands of the shapes {of_a.shape} and {of_b.shape} are not multiplied")
     extents = (*outer, rows, columns)

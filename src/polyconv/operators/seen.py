@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from polyconv.errors import ArgumentError
 from polyconv.operators.along import Along, across, joined
 from polyconv.operators.job import Conditions, Operation, Own, Plan, Planning, constant
 from polyconv.operators.lying import Array, Lies
 from polyconv.operators.moving import copied
 
-__all__ = ["in_rows", "outer_axes", "own_of", "seen", "stored", "stretched", "whole"]
+__all__ = ["in_rows", "outer_axes", "outer_of", "own_of", "seen", "stored", "stretched", "whole"]
 
 
 def own_of(operation: Operation, dtype: str, plan: Callable[[Planning, Sequence[int]], None]) -> Own:
@@ -65,6 +67,14 @@ def seen(lie: Lies, order: Sequence[int] | None, name: str) -> Lies:
     if len(order) != len(lie.shape):
         raise ArgumentError(f"the {name} operand of the shape {lie.shape} has not the {len(order)} axes of its order")
     return replace(lie, shape=tuple(lie.shape[a] for a in order), strides=tuple(lie.strides[a] for a in order))
+
+
+def outer_of(*lies: Lies) -> tuple[int, ...] | None:
+    """Extents of the axes before the last two, to which stacks are repeated; None where they do not fit together."""
+    try:
+        return np.broadcast_shapes(*(lie.shape[:-2] for lie in lies))
+    except ValueError:
+        return None
 
 
 def outer_axes(outer: Sequence[int], lies: Sequence[Lies]) -> tuple[list[int], list[Along]]:
