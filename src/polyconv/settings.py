@@ -278,8 +278,8 @@ SETTINGS: dict[str, Setting] = {
             per_call=False,
         ),
         Setting(
-            "kept_runs", ("POLYCONV_KEPT_RUNS",), _bytes, lambda: 96 << 20,
-            "bytes, as a number or with a unit as in 64MB or 64MiB; 0 keeps none", "96MiB",
+            "kept_runs", ("POLYCONV_KEPT_RUNS",), _bytes, lambda: 384 << 20,
+            "bytes, as a number or with a unit as in 64MB or 64MiB; 0 keeps none", "384MiB",
             "Most memory of a network's packed weights and tables that cache_dir keeps for the next process.",
             per_call=False,
         ),

@@ -92,8 +92,9 @@ def leave(file: Path) -> None:
                 continue
             if found is None:
                 continue
-            data = bytes_of(found, told, About((), {}), 1 << 40)
-            assert data is not None, f"{algorithm}: {p}"
+            pieces = bytes_of(found, told, About((), {}), 1 << 40)
+            assert pieces is not None, f"{algorithm}: {p}"
+            data = b"".join(pieces)
             layer(feeds["x"], residual=feeds.get("residual"), out=y)
             rows.append((f"{algorithm}: {p}", data, feeds, y.tobytes()))
             runs[algorithm] = runs.get(algorithm, 0) + 1

@@ -8,10 +8,11 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from polyconv import cache, target
@@ -67,6 +68,7 @@ def test_the_oldest_go_when_there_are_too_many(folder: Path, monkeypatch: pytest
 
 def test_runs_of_networks_drive_out_no_kernels(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "_MOST_BYTES", 3500)
+    monkeypatch.setattr(cache, "_MOST_LARGE", 3500)
     names = [f"{'0' * 64}.o", f"{'1' * 64}.plans", *(f"{digit * 64}.runs" for digit in "23456")]
     for number, name in enumerate(names):  # oldest first
         (folder / name).write_bytes(bytes(1000))
@@ -80,6 +82,45 @@ def test_what_could_not_be_read_again_is_not_kept(folder: Path, monkeypatch: pyt
     for size in (3450, 3451):  # with a head of 50 bytes
         cache.write(folder / f"{size:064x}.o", bytes(size))
     assert [cache.read(file) for file in folder.iterdir()] == [bytes(3450)]
+
+
+def _long(extra: int) -> bytes:
+    """A payload of some megabytes and so many bytes, of which each block is another one."""
+    return np.random.default_rng(1).integers(0, 256, (3 << 20) + extra, np.uint8).tobytes()
+
+
+@pytest.mark.parametrize("extra", [0, 1, 4095, 4096, -1])
+@pytest.mark.parametrize("cuts", [(), (1,), (5, 4096, 70_000, 1 << 20, (1 << 20) + 1, 3_000_000)], ids=str)
+def test_long_payloads_come_back_however_they_are_cut(folder: Path, extra: int, cuts: tuple[int, ...]) -> None:
+    whole, ends = _long(extra), [*cuts, (3 << 20) + extra]
+    pieces = [memoryview(whole)[begin:end] for begin, end in zip([0, *cuts], ends, strict=True)]
+    one, other = folder / f"{1:064x}.o", folder / f"{2:064x}.o"
+    cache.write(one, whole)
+    cache.write(other, *pieces, b"")
+    assert cache.read(one) == whole
+    assert one.read_bytes() == other.read_bytes()
+
+
+CHANGES: dict[str, Callable[[bytes], bytes]] = {
+    "a bit": lambda data: data[:70_001] + bytes([data[70_001] ^ 1]) + data[70_002:],
+    "a bit of the last bytes": lambda data: data[:-1] + bytes([data[-1] ^ 128]),
+    "a block of zeros": lambda data: data[: 1 << 20] + bytes(4096) + data[(1 << 20) + 4096 :],
+    "blocks that changed places": lambda data: data[4096:8192] + data[:4096] + data[8192:],
+    "a block that is lost": lambda data: data[:4096] + data[8192:],
+    "a byte more": lambda data: data + b"\0",
+    "a byte less": lambda data: data[:-1],
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_long_payload_that_changed_is_not_read(folder: Path, change: str) -> None:
+    whole, file = _long(100), folder / f"{1:064x}.runs"
+    cache.write(file, whole)
+    kept = file.read_bytes()
+    head = len(kept) - len(whole)
+    assert cache.read(file) == whole
+    file.write_bytes(kept[:head] + CHANGES[change](kept[head:]))
+    assert cache.read(file) is None
 
 
 def test_the_folder_is_looked_through_once_for_so_many_bytes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,10 +33,6 @@ from polyconv.settings import context, resolve
 
 __all__ = ["About", "Before", "KeptRuns"]
 
-_READ_SOON = 3 << 19
-"""Bytes a step of a file that is worth reading: for more it takes longer than making a step ready.  Measured on an
-Emerald Rapids: ResNet-18, of which 3 MiB a step would be left, then starts 1.2 times as late, DenseNet-121 with 0.4 in
-half of the time."""
 _NOTHING = ()
 """Stands for the outputs of a model of which nothing can be left: the next process need not look at its weights."""
 _SETTINGS = ("threads", "accuracy", "workspace_limit", "layout")
@@ -165,15 +161,15 @@ class KeptRuns:
         told, self._told = self._told, None
         if told is None or self._file is None or not is_like_the_first or self._file != self._place():
             return
-        data = None
+        pieces = None
         if laid is not None:
             from polyconv.models.snapshot import bytes_of  # here: few processes leave one
 
             with suppress(MemoryError):
-                data = bytes_of(laid, told, about(), min(resolve("kept_runs"), _READ_SOON * len(laid.told)))
-        if data is not None:
-            files.write(self._file, data)
-        keep(self._made, pickle.dumps(_NOTHING if data is None else self.outputs))
+                pieces = bytes_of(laid, told, about(), resolve("kept_runs"))
+        if pieces is not None:
+            files.write(self._file, *pieces)
+        keep(self._made, pickle.dumps(_NOTHING if pieces is None else self.outputs))
 
 
 def _room(size: int) -> memoryview:

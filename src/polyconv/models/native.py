@@ -19,7 +19,7 @@ from polyconv.errors import Error, ModelError
 from polyconv.models.elements import BY_TYPE, type_of
 from polyconv.models.graph import STAND_IN, Array, Dims, Node, Value
 from polyconv.models.limits import shorten
-from polyconv.models.segment import ENGINE, Segment
+from polyconv.models.segment import ENGINE, Again, Segment
 from polyconv.operators.building import Fragment
 from polyconv.operators.fusing import Fused, Member, finish_of, planner_of
 from polyconv.operators.images import by_image
@@ -32,7 +32,7 @@ from polyconv.operators.views import Look, View
 
 __all__ = [
     "ONNX", "OPERATORS", "OWN", "Given", "Here", "Maker", "Translation", "broadcast_dims", "foretold",
-    "fused_segment", "like", "named", "native", "own_segment", "pass_of", "with_finish",
+    "fused_segment", "like", "made_again", "named", "native", "own_segment", "pass_of", "with_finish",
 ]  # fmt: skip
 
 OWN = "polyconv"
@@ -245,14 +245,7 @@ def own_segment(node: Node, found: Own | View, known: Lookup, constants: Mapping
     reads = tuple(name for name in node.reads if name not in constants)
     held = [np.asarray(constants[name]) if name in constants else None for name in node.inputs]
     places = [(at, reads.index(name)) for at, name in enumerate(node.inputs) if name in reads]
-
-    def given(arrays: Sequence[Any]) -> list[Any]:
-        values: list[Any] = held.copy()
-        for at, place in places:
-            values[at] = arrays[place]
-        return values
-
-    first = known(node.inputs[0])
+    given, first = _given(held, places), known(node.inputs[0])
     kinds = [type_of(np.dtype(dtype)) if dtype else first.type for dtype in found.dtypes]
     kinds *= len(node.outputs) // len(kinds)
     made = tuple(Value(name, kind, found.dims) for name, kind in zip(node.outputs, kinds, strict=True))
@@ -261,9 +254,37 @@ def own_segment(node: Node, found: Own | View, known: Lookup, constants: Mapping
             shown = [lies(result) for result in found.look(given([array]))]
             made = tuple(Value(name, kind, lie.shape, is_channels_last(lie))
                          for name, kind, lie in zip(node.outputs, kinds, shown, strict=True))  # fmt: skip
-    looks = [at for at, name in enumerate(node.inputs) if name in reads] == [0]  # no number of a run says where
-    segment = maker.viewed(node.label, made, found.look, given, looks=looks and not found.counts)
-    return reads, replace(segment, extents=node.op in ("Shape", "Size"))
+    looks, others = places[:1] == [(0, 0)] and not found.counts, places[1:]
+    segment = maker.viewed(node.label, made, found.look, given, looks=looks and not others)
+    again = Again(node.label, _operation(node, known, constants), tuple(places))
+    segment = replace(segment, extents=node.op in ("Shape", "Size"), again=again)
+    if not looks or not others or not isinstance(maker, Here):
+        return reads, segment
+
+    def settled(arrays: Sequence[Array]) -> Segment:
+        return maker.viewed(node.label, made, found.look, _given(given(arrays), places[:1]), looks=True)
+
+    return reads, replace(segment, numbers=tuple(place for _, place in others), settled=settled)
+
+
+def made_again(again: Again) -> Segment:
+    """A segment that NumPy runs, as another process had it; of its outputs nobody asks any more."""
+    found, held = taken(again.operation), [None if x is None else x.value for x in again.operation.inputs]
+    if not isinstance(found, View):
+        raise TypeError(f"{again.label} is no longer run so")
+    return Here().viewed(again.label, (), found.look, _given(held, again.places), looks=False)
+
+
+def _given(held: Sequence[Any], places: Sequence[tuple[int, int]]) -> Given:
+    """Puts arrays of a run to the constants of a node: (input, array) of each."""
+
+    def given(arrays: Sequence[Any]) -> list[Any]:
+        values = list(held)
+        for at, place in places:
+            values[at] = arrays[place]
+        return values
+
+    return given
 
 
 def _looking(segment: Segment, look: Callable[[Array], Array], as_pixels: Callable[[], bool]) -> Segment:

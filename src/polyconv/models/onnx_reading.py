@@ -25,12 +25,10 @@ from polyconv.models.kept import digest_of, keep, kept, package, place
 from polyconv.models.limits import shorten
 from polyconv.models.onnx_bytes import without_values
 from polyconv.models.onnx_tensor import viewed
+from polyconv.settings import resolve as setting
 
 __all__ = ["read_onnx"]
 
-
-_MOST_HASHED = 64 << 20
-"""Bytes of large values of a model whose content is fingerprinted."""
 
 
 class _Large(NamedTuple):
@@ -61,7 +59,7 @@ def read_onnx(data: bytes | FileBytes, folder: Path | None) -> Graph:
     digest = digest_of(lighter)
     file = place("model", (digest, _code(), *package("onnx")))
     graph = kept(file, pickle.loads, Graph)
-    is_hashed = sum(a.nbytes for a in large.values()) <= _MOST_HASHED
+    is_hashed = sum(a.nbytes for a in large.values()) <= setting("kept_runs")  # packed, they take no less
     content = Content(digest, large) if is_hashed else None
     if graph is not None:
         values = {name: _value(name, a, large) for name, a in graph.constants.items()}

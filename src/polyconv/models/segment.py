@@ -12,10 +12,10 @@ from typing import Any, Protocol
 from polyconv.dataclass import dataclass
 from polyconv.gpu.work import Work
 from polyconv.models.graph import Array, Graph, Node, Value
-from polyconv.operators.job import Plan
+from polyconv.operators.job import Operation, Plan
 from polyconv.operators.lying import Lies
 
-__all__ = ["ENGINE", "Chosen", "Host", "Segment"]
+__all__ = ["ENGINE", "Again", "Chosen", "Host", "Segment"]
 
 ENGINE = "polyconv"
 """Who runs what polyconv runs itself."""
@@ -35,6 +35,25 @@ class Chosen:
 
     condition: str
     steps: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """What a segment that NumPy runs is made of, from which another process makes it again.
+
+    Parameters
+    ----------
+    label : str
+        How errors name its node.
+    operation : Operation
+        With the values of its constant inputs.
+    places : tuple of (int, int)
+        Which input is which of the arrays that a run passes.
+    """
+
+    label: str
+    operation: Operation
+    places: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,6 +97,8 @@ class Segment:
         Of its inputs those whose values its plan follows from; it has none while they are not known.
     settled : callable or None
         Of one with such inputs: ``settled(arrays)`` is the segment to which their values are known.
+    again : Again or None
+        What it is made of, if NumPy runs it.
     gaps : bool
         Whether results may be asked for that have gaps between pixels.
     ahead : callable
@@ -108,6 +129,7 @@ class Segment:
     plan: Callable[[Sequence[Array], tuple[Lies, ...]], Plan | None] = lambda arrays, into: None
     numbers: tuple[int, ...] = ()
     settled: Callable[[Sequence[Array]], Any] | None = None
+    again: Again | None = None
     gaps: bool = False
     ahead: Callable[[Sequence[Array]], object] = lambda arrays: None
     held: Callable[[], int] = lambda: 0

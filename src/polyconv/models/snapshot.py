@@ -10,7 +10,8 @@ from __future__ import annotations
 import ctypes
 import pickle
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +24,7 @@ from polyconv.kernels.word import Pointing
 from polyconv.models.graph import Array
 from polyconv.models.kept_runs import About
 from polyconv.models.laid import Laid
-from polyconv.models.segment import ENGINE, Segment
+from polyconv.models.segment import ENGINE, Again, Segment
 from polyconv.models.told import Told
 from polyconv.operators.job import Job, Plan
 from polyconv.operators.lying import Lies, lies
@@ -71,6 +72,13 @@ class _Work(NamedTuple):
     jobs: list[_Left]
 
 
+class _Numpy(NamedTuple):
+    """A step of NumPy: what it is made of but for values, and the values of its constant inputs."""
+
+    again: Again
+    values: tuple[_There | None, ...]
+
+
 class _Step(NamedTuple):
     """What remains of a ``Told``: how its values are named, and its work if it has some."""
 
@@ -82,6 +90,7 @@ class _Step(NamedTuple):
     seconds: float
     lane: int | None
     work: _Work | None
+    numpy: _Numpy | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,21 +201,25 @@ class _Memory:
             raise _Refused
         return (made[0] // _WORD, made[1]), (made[2] // _WORD, np.array(numbers, np.int64))
 
-    def copy(self, known: Array) -> Array:
-        """A copy of it; of words of tables that may be addresses, all must be ``known``."""
-        memory, told = np.zeros(self.size, np.uint8), {*known.tolist()}
+    def pieces(self, known: Array) -> list[bytes | memoryview]:
+        """Its bytes, in order; of words of tables that may be addresses, all must be ``known``."""
+        told, found, after = {*known.tolist()}, list[bytes | memoryview](), 0
         for begin, end, at in self._parts:
-            memory[at : at + end - begin] = np.ctypeslib.as_array((ctypes.c_uint8 * (end - begin)).from_address(begin))
+            part = np.ctypeslib.as_array((ctypes.c_uint8 * (end - begin)).from_address(begin))
             if begin in self._told.tables:
-                values = memory[at : at + (end - begin) // _WORD * _WORD].view(np.int64)
-                found = np.flatnonzero((values >= _LEAST_ADDRESS) & (values < _MOST_ADDRESS)) + at // _WORD
-                if not told.issuperset(found.tolist()):
+                values = part[: (end - begin) // _WORD * _WORD].view(np.int64)
+                likely = np.flatnonzero((values >= _LEAST_ADDRESS) & (values < _MOST_ADDRESS)) + at // _WORD
+                if not told.issuperset(likely.tolist()):
                     raise _Refused  # an address of which nobody told, or a number that looks like one
-        return memory
+            found += bytes(at - after), part.data
+            after = at + end - begin
+        return [*found, bytes(self.size - after)]
 
 
-def bytes_of(laid: Laid, told: Pointing, about: About, most: int) -> bytes | None:
+def bytes_of(laid: Laid, told: Pointing, about: About, most: int) -> list[bytes | memoryview] | None:
     """Laid out runs as bytes, if they can be said so, with no more memory than ``most`` bytes; else None.
+
+    They come in pieces, of which the long ones are the memory of the runs itself.
 
     Parameters
     ----------
@@ -222,19 +235,19 @@ def bytes_of(laid: Laid, told: Pointing, about: About, most: int) -> bytes | Non
         return None
 
 
-def _bytes_of(laid: Laid, told: Pointing, about: About, most: int) -> bytes:
+def _bytes_of(laid: Laid, told: Pointing, about: About, most: int) -> list[bytes | memoryview]:
     if laid.switches:
         raise _Refused
     memory = _Memory(told)
     named = {*laid.results, *(name for step in laid.told for name in (*step.reads, *step.writes))}
     held = {name: a for name, a in laid.held.items() if name in named}
-    for a in (*held.values(), *(a for step in laid.told if step.plan for a in step.plan.constants)):
+    for a in (*held.values(), *(a for step in laid.told for a in _constants(step))):
         if type(a) is not np.ndarray or a.dtype.hasobject:
             raise _Refused
         memory.take(*place(a)[:2])
     for step in laid.told:
         is_plain = all(np.dtype(lie.dtype.str) == lie.dtype for lie in step.made)
-        if step.plan is None and not (step.looks and is_plain):  # somebody else's work
+        if step.plan is None and not (step.looks and is_plain) and _again(step) is None:  # somebody else's work
             raise _Refused
         for job in step.plan.jobs if step.plan else ():
             for row in _rows(job):
@@ -252,8 +265,20 @@ def _bytes_of(laid: Laid, told: Pointing, about: About, most: int) -> bytes:
         memory.functions, pointers, calls, about,
     )  # fmt: skip
     said = pickle.dumps(whole, pickle.HIGHEST_PROTOCOL)
-    contents = memory.copy(np.concatenate([pointers[0], calls[0]]))
-    return b"".join((_HEAD.pack(len(said), contents.size), contents.data, said))
+    return [_HEAD.pack(len(said), memory.size), *memory.pieces(np.concatenate([pointers[0], calls[0]])), said]
+
+
+def _again(step: Told) -> Again | None:
+    """What a step is made of that NumPy runs, and that does more than look."""
+    return None if step.plan is not None or step.looks else step.segment.again
+
+
+def _constants(step: Told) -> Sequence[Array]:
+    """Constants that a step reads."""
+    if step.plan is not None:
+        return step.plan.constants
+    again = _again(step)
+    return [x.value for x in again.operation.inputs if x is not None and x.value is not None] if again else []
 
 
 def _rows(job: Job) -> list[list[int]]:
@@ -271,7 +296,18 @@ def _step(step: Told, memory: _Memory) -> _Step:
             jobs.append(_Left(rows, *rest))
         constants = [memory.there(a) for a in step.plan.constants]
         work = _Work(step.plan.results, step.plan.between, constants, jobs)
-    return _Step(step.index, step.reads, step.writes, step.looks, step.made, step.seconds, step.lane, work)
+    numpy, again = None, _again(step)
+    if again is not None:
+        values = [None if x is None or x.value is None else memory.there(x.value) for x in again.operation.inputs]
+        numpy = _Numpy(_with_values(again, [None] * len(values)), tuple(values))
+    return _Step(step.index, step.reads, step.writes, step.looks, step.made, step.seconds, step.lane, work, numpy)
+
+
+def _with_values(again: Again, values: Sequence[Array | None]) -> Again:
+    """The same with other values of its constant inputs."""
+    given = again.operation.inputs
+    inputs = tuple(x and replace(x, value=value) for x, value in zip(given, values, strict=True))
+    return replace(again, operation=replace(again.operation, inputs=inputs))
 
 
 # -- reading back --------------------------------------------------------------------------------------
@@ -321,7 +357,7 @@ def laid_of(data: memoryview, target: Target) -> tuple[Laid, About] | None:
         return Plan(work.results, jobs, work.between, tuple(map(array, work.constants)))
 
     told = [
-        Told(step.number, step.reads, step.writes, _looking(step), None if step.work is None else plan(step.work),
+        Told(step.number, step.reads, step.writes, _segment(step, array), step.work and plan(step.work),
              step.looks, step.made, step.seconds, lane=step.lane)
         for step in whole.steps
     ]  # fmt: skip
@@ -340,8 +376,12 @@ class _Window:
         }  # fmt: skip
 
 
-def _looking(step: _Step) -> Segment:
-    """What shows the results of a step that only looks; of others nobody asks for it."""
+def _segment(step: _Step, array: Callable[[_There], Array]) -> Segment:
+    """What runs a step of NumPy, or shows the results of one that only looks; of others nobody asks for it."""
+    if step.numpy is not None:
+        from polyconv.models.native import made_again  # here, as few runs have such steps
+
+        return made_again(_with_values(step.numpy.again, [there and array(there) for there in step.numpy.values]))
 
     def run(arrays: Sequence[Array]) -> Sequence[Array]:
         looks = zip(step.looks, step.made, strict=True)

@@ -87,15 +87,20 @@ def told_of(index: int, reads: tuple[str, ...], writes: tuple[str, ...], segment
     writes = writes[: len(made)]
     if not all(type(a) is np.ndarray and a.dtype != object for a in (*arrays, *made)):
         return None
-    looks: tuple[tuple[str, str, int], ...] = ()
-    if segment.looks and all(may_overlap(arrays[0], m) for m in made):  # a reshape may be a copy
-        looks = tuple((w, reads[0], address(m) - address(arrays[0])) for w, m in zip(writes, made, strict=False))
+    looks = _seen(reads[0], writes, arrays[0], made) if segment.looks else ()
     plan = None if segment.views and (looks or not segment.looks) else segment.plan(arrays, ())
     if plan is not None and not all(lies_so(m, lie) for m, lie in zip(made, plan.results, strict=False)):
         plan = None  # steps after it have plans for what the run made
     is_little = counts and sum(m.nbytes for m in made) <= _LITTLE
     numbers = tuple(np.array(m) for m in made) if is_little else ()
     return Told(index, reads, writes, segment, plan, looks, tuple(lies(m) for m in made), seconds, numbers, chosen)
+
+
+def _seen(read: str, writes: Sequence[str], source: Array, made: Sequence[Array]) -> tuple[tuple[str, str, int], ...]:
+    """Where a view's results lie in the memory of what it reads, as ``Told.looks``; none if one of them is a copy."""
+    if not all(may_overlap(source, m) for m in made):  # as a reshape may be
+        return ()
+    return tuple((w, read, address(m) - address(source)) for w, m in zip(writes, made, strict=False))
 
 
 def shown_as(name: str, other: str, lie: Lies) -> Told:
@@ -159,7 +164,9 @@ def without_counting(told: Sequence[Told], steady: Mapping[str, Array]
 
 
 def settled(told: Sequence[Told], held: Mapping[str, Array], lie_of: Mapping[str, Lies]) -> list[Told]:
-    """The steps; those whose plans follow from numbers, as pads are, have them where these are the same in all runs.
+    """The steps; those whose plans follow from numbers have them where these are the same in all runs.
+
+    Such numbers are pads, and those by which views reshape and cut.
 
     Parameters
     ----------
@@ -174,9 +181,11 @@ def settled(told: Sequence[Told], held: Mapping[str, Array], lie_of: Mapping[str
         if segment.settled is not None and all(step.reads[at] in held for at in segment.numbers):
             arrays = [held[name] if name in held else like(lying[name]) for name in step.reads]
             known = replace(segment.settled(arrays), by_image=segment.by_image, gaps=segment.gaps)
-            plan = known.plan(arrays, ())
-            if plan is not None and plan.results == step.made:
-                step = replace(step, segment=known, plan=plan)
+            looks = _seen(step.reads[0], step.writes, arrays[0], known.run(arrays)) if known.looks else ()
+            plan = None if looks else known.plan(arrays, ())
+            if looks or (plan is not None and plan.results == step.made):
+                reads = step.reads[:1] if known.looks else step.reads
+                step = replace(step, segment=known, reads=reads, plan=plan, looks=looks)
         lying.update(zip(step.writes, step.made, strict=True))
         found.append(step)
     return found
