@@ -52,6 +52,7 @@ from polyconv.models.onnx_qlinear import (
     real_rows,
 )
 from polyconv.models.onnx_recurrent import recurrent
+from polyconv.models.onnx_sums import sums_of_products
 from polyconv.models.onnx_weights import held_weights, normalisation, output_channels, scaled_weights, with_weights
 from polyconv.models.operators import has_row
 from polyconv.models.rewriting import Change, Rule, View, standing_for
@@ -339,6 +340,7 @@ ON_CPU = (
     _rule(spanning, "DynamicQuantizeLinear", is_exact=True),
     _rule(product_of_bytes, "MatMulInteger", is_exact=True),
     _rule(constant_zero, "ConvInteger", is_exact=True),
+    _rule(sums_of_products, "Einsum"),
     _rule(later_turned, "Split", "Gather", "Squeeze", is_exact=True),
     _rule(scaled_product, "MatMul", "Product", domains=("", OWN)),
     _rule(attention, "Softmax"),
