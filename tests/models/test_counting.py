@@ -124,7 +124,7 @@ def test_angles(op: str) -> None:
 
 
 @pytest.mark.parametrize(("op", "feeds", "attributes"), [
-    ("Einsum", [random(3, 4), random(4, 5)], {"equation": "ij,jk->ik"}),
+    ("Einsum", [random(3, 4), random(4, 5), random(5)], {"equation": "ij,jk,k->i"}),
     ("ReduceProd", [random(3, 4)], {}),
     ("TopK", [random(9), np.array([2])], {}),
     ("ArgMax", [random(3, 4)], {"select_last_index": 1}), ("ArgMax", [random(5, 128, 128)], {}),
