@@ -90,12 +90,21 @@ def cut_for_threads(s: Situation, sweep: Sweep, box: tuple[int, ...], chunk: int
                     ) -> tuple[int, ...]:  # fmt: skip
     """A box of ``chunk`` channels, cut along an axis into parts of ``least`` outputs at least, if threads need more.
 
-    Parts are whole numbers of a ``unit``.
+    Parts are whole numbers of a ``unit``.  Of those that are at least half as long as threads need, the longest with
+    which the first thread, whose share is the largest, has the fewest outputs: 28 rows are 14 parts of two for two
+    threads, and not seven of four.
     """
     if s.threads == 1:
         return box
     boxes = math.prod(-(-a.out // b) for a, b in zip(sweep, box, strict=True))
     items = (s.problem.n or 0) * -(-s.problem.m // chunk) * boxes
-    parts = -(-ITEMS * s.threads // max(1, items))
-    cut = max(least, unit * -(-box[axis] // (unit * parts)))
+    units = -(-box[axis] // unit)
+    most = -(-units // -(-ITEMS * s.threads // max(1, items)))
+    every = range(most, max(-(-most // 2), -(-least // unit)) - 1, -1)
+
+    def share(some: int) -> int:
+        parts = -(-units // some)
+        return some * -(-parts // s.threads)
+
+    cut = max(least, unit * min(every, key=share, default=most))
     return (*box[:axis], min(box[axis], cut), *box[axis + 1 :])

@@ -233,7 +233,7 @@ def plan_of(s: Situation, sweep: Sweep, pixels: bool, order: tuple[int, ...] | N
     )
     plan = _items_of_pixels(s, plan) if pixels else _items_of_channels(s, plan)
     cut = slid if pixels or not slid else slid - 1
-    return replace(plan, box=cut_for_threads(s, sweep, plan.box, plan.chunk, cut, most))
+    return replace(plan, box=cut_for_threads(s, sweep, plan.box, plan.chunk, cut, most if cut == slid else 1))
 
 
 def _window(axis: Axis) -> tuple[int, int, int, list[tuple[int, int]]]:
