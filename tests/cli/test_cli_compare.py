@@ -49,6 +49,27 @@ def test_steps_between_values_of_a_rewrite_are_one(polyconv: Callable[..., Any],
     assert {row["engine"] for row in document["steps"]} <= {"onnxruntime", "onnx reference"}
 
 
+def test_a_shape_that_is_known_before_a_run(polyconv: Callable[..., Any], tmp_path: Path) -> None:
+    """It is counted from the graph's input, which the step that reshapes by it does not read."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 10, opset_import: ["" : 17]>
+        net (float[2, 3, 4] x) => (float[2, 12] y)
+        <int64[1] zero = {0}, int64[1] rest = {-1}>
+        { a = Relu(x)
+          b = Softmax<axis = 1>(a)
+          extents = Shape(x)
+          first = Gather(extents, zero)
+          shape = Concat<axis = 0>(first, rest)
+          c = Transpose<perm = [0, 2, 1]>(b)
+          d = Reshape(c, shape)
+          y = Tanh(d) }
+    """)
+    onnx.save(model, tmp_path / "rows.onnx")
+    document = polyconv("compare", str(tmp_path / "rows.onnx"), "--json").json
+    assert "Reshape" in [op for row in document["steps"] for op in row["ops"]]
+    assert all(row["difference"] and row["difference"]["outputs"] == 0 for row in document["steps"]), document
+
+
 @pytest.mark.parametrize("text", ["conv i8 NCHW n1 c4 i9 m4 k3", "causal_conv f32 NCW n2 c16 i21 m16 k4 p3:0 g16"])
 def test_integers_and_state(polyconv: Callable[..., Any], text: str) -> None:
     assert polyconv("compare", text, "--with", "").code == 0

@@ -146,7 +146,7 @@ def compared(path: str | PathLike[str], feeds: Mapping[str, Array], *, semantics
     values = {**program.constants, **feeds}
     total, done = sum(step.segment.engine == ENGINE for step in program.steps), 0
     of_file = {*values, *graph.constants, *(name for node in graph.nodes for name in node.writes)}
-    group: list[_Ran] = []
+    group, before = list[_Ran](), dict(values)
     for step in program.steps:
         arrays = [values[name] for name in step.reads]
         made = step.segment.run(arrays)
@@ -157,10 +157,10 @@ def compared(path: str | PathLike[str], feeds: Mapping[str, Array], *, semantics
             continue
         own = sum(ran.step.segment.engine == ENGINE for ran in group)
         if own:
-            yield _held_against(graph, group, of_file, tolerance)
+            yield _held_against(graph, group, before, of_file, tolerance)
             done += own
             progress(done, total)
-        group = []
+        group, before = [], dict(values)
 
 
 _MOST_TOGETHER = 8
@@ -176,48 +176,53 @@ class _Ran:
     made: Sequence[Array]
 
 
-def _held_against(graph: Graph, group: Sequence[_Ran], of_file: AbstractSet[str], tolerance: float | None) -> Compared:
-    """Steps, most often a single one, beside the nodes between what they read and what they write of the file."""
+def _held_against(graph: Graph, group: Sequence[_Ran], before: Mapping[str, Array], of_file: AbstractSet[str],
+                  tolerance: float | None) -> Compared:  # fmt: skip
+    """Steps, most often a single one, beside the nodes between what was there before and what they write of the file.
+
+    These may read more than the steps do, as extents of which a rewrite has made constants.
+    """
     nodes = tuple(dict.fromkeys(node for ran in group for node in ran.step.nodes))
     names, ops = tuple(node.name for node in nodes), tuple(node.op for node in nodes)
     problem = next((text for ran in group if (text := ran.step.segment.problem())), "")
     made = {name: a for ran in group for name, a in zip(ran.step.writes, ran.made, strict=False)}
-    reads = {n: a for ran in group for n, a in zip(ran.step.reads, ran.arrays, strict=True) if n not in made}
+    reads = {name for ran in group for name in ran.step.reads if name not in made}
     writes = {name: np.asarray(a) for name, a in made.items() if name in of_file}
     try:
-        if not writes or not reads.keys() <= of_file:
+        if not writes or not reads <= of_file:
             raise ModelError("it stands between values of a rewrite, which the file does not have")
-        other = _other(graph, reads, tuple(writes))
-        theirs = other.run(list(reads.values()))
+        known = {name: a for name, a in before.items() if name in of_file and name not in writes}
+        given, other = _other(graph, known, tuple(writes))
+        theirs = other.run(list(given.values()))
     except Error as error:
         return Compared(names, ops, problem, "", None, str(error))
     founds = [difference(a, np.asarray(b), tolerance) for a, b in zip(writes.values(), theirs, strict=False)]
     worst = max(founds, key=lambda f: (f.outputs, f.largest))
     kept: dict[str, Array] = {}
     if worst.outputs:
-        kept = {f"input {name}": a for name, a in reads.items()}
+        kept = {f"input {name}": a for name, a in given.items()}
         for engine, results in ((ENGINE, writes.values()), (other.engine, theirs)):
             kept |= {f"{engine} {name}": a for name, a in zip(writes, results, strict=False)}
     return Compared(names, ops, problem, other.engine, worst, "", kept)
 
 
-def _other(graph: Graph, reads: Mapping[str, Array], writes: Sequence[str]) -> Segment:
-    """The nodes between values that are read and values that are written, on the host."""
+def _other(graph: Graph, known: Mapping[str, Array], writes: Sequence[str]) -> tuple[dict[str, Array], Segment]:
+    """The nodes between values that are known and values that are written, on the host, and which they read."""
     makers: dict[str, Node] = {name: node for node in graph.nodes for name in node.writes}
     nodes: dict[Node, None] = {}
-    constants: dict[str, Array] = {}
+    constants, given = dict[str, Array](), dict[str, Array]()
     waiting = list(writes)
     while waiting:
         name = waiting.pop()
-        if name in reads:
-            continue
-        if name in graph.constants:
+        if name in graph.constants and name not in makers:
             constants[name] = graph.constants[name]
+        elif name in known:
+            given[name] = known[name]
         elif makers[name] not in nodes:
             nodes[makers[name]] = None
             waiting.extend(makers[name].reads)
     order = {node: at for at, node in enumerate(graph.nodes)}
-    inputs = [Value(name, type_of(a.dtype), a.shape) for name, a in reads.items()]
-    return host_of(graph)(
+    inputs = [Value(name, type_of(a.dtype), a.shape) for name, a in given.items()]
+    return given, host_of(graph)(
         graph, sorted(nodes, key=order.__getitem__), inputs, writes, constants, int(resolve("threads"))
     )
