@@ -17,7 +17,7 @@ from polyconv.errors import ArgumentError
 from polyconv.operators.job import Array, Known, Operation
 from polyconv.operators.views import Dims, Look, View
 
-__all__ = ["counting"]
+__all__ = ["check_places", "counting"]
 
 _LETTERS = 26
 """Axes of an operand that a product may name."""
@@ -181,19 +181,19 @@ def _ordered(operation: Operation, inputs: Sequence[Known]) -> View | str:
     return View(look, (inputs[0].dtype, "int64"), True, _open(_rank(inputs[0])))
 
 
-def _check_places(places: Array, x: Array, axis: int) -> None:
-    """Raise an error if places along an axis are more than an input has along another one."""
-    others = (p <= e for at, (p, e) in enumerate(zip(places.shape, x.shape, strict=False)) if at != axis)
-    if places.ndim != x.ndim or not all(others):
-        raise ArgumentError(f"places of shape {places.shape} do not fit an input of shape {x.shape}")
+def check_places(places: Array, shape: Sequence[int], axis: int) -> None:
+    """Raise an error if places lie outside an axis, or are more than an input has along another one."""
+    others = (p <= e for at, (p, e) in enumerate(zip(places.shape, shape, strict=False)) if at != axis)
+    if places.ndim != len(shape) or not all(others):
+        raise ArgumentError(f"places of shape {places.shape} do not fit an input of shape {tuple(shape)}")
+    if places.size and not -shape[axis] <= places.min() <= places.max() < shape[axis]:
+        raise ArgumentError(f"places {places.min()} to {places.max()} of axis {axis} lie outside of {shape[axis]}")
 
 
 def _indices(given: Array, x: Array, axis: int) -> Array:
     """Places along an axis, those from its end as well."""
-    extent = x.shape[axis]
-    if given.size and not -extent <= given.min() <= given.max() < extent:
-        raise ArgumentError(f"places {given.min()} to {given.max()} of axis {axis} lie outside of {extent}")
-    return np.where(given < 0, given + extent, given)
+    check_places(given, x.shape, axis)
+    return np.where(given < 0, given + x.shape[axis], given)
 
 
 def _picked(operation: Operation, inputs: Sequence[Known]) -> View | str:
@@ -205,7 +205,7 @@ def _picked(operation: Operation, inputs: Sequence[Known]) -> View | str:
 
     def look(x: Array, places: Array) -> Array:
         axis = _axis(operation, x, 0)
-        _check_places(places, x, axis)
+        check_places(places, x.shape, axis)
         part = x[tuple(slice(None) if at == axis else slice(p) for at, p in enumerate(places.shape))]
         return np.take_along_axis(part, _indices(places, x, axis), axis)
 
@@ -221,7 +221,7 @@ def _scattered(operation: Operation, inputs: Sequence[Known]) -> View | str:
 
     def look(x: Array, places: Array, updates: Array) -> Array:
         axis = _axis(operation, x, 0)
-        _check_places(places, x, axis)
+        check_places(places, x.shape, axis)
         if places.shape != updates.shape:
             raise ArgumentError(f"places of shape {places.shape} do not fit numbers of shape {updates.shape}")
         made = x.copy()
