@@ -92,6 +92,27 @@ def test_orders_of_counts() -> None:
     _check("TopK", lowest, np.array([4]), outputs=2)
 
 
+def test_orders_of_real_numbers() -> None:
+    few = np.random.default_rng(3).integers(-4, 5, (3, 6)).astype(np.float32)  # with equal ones
+    for largest in (0, 1):
+        for axis in (0, 1):
+            _check("TopK", few, np.array([2]), outputs=2, axis=axis, largest=largest)
+            for count in (1, 7, 300):  # of many the first ones alone are put in order
+                many = np.random.default_rng(count).integers(-90, 90, (2, 5000)).astype(np.float64)
+                x = many if axis else many.T.copy()
+                _check("TopK", x, np.array([count]), outputs=2, axis=axis, largest=largest)
+
+
+def test_what_is_no_number_comes_last() -> None:
+    x = np.full(400, np.nan, np.float32)
+    x[[7, 30, 31, 200]] = [2, -np.inf, np.inf, 2]
+    made = session(_model("TopK", [x, np.array([3])], 2, True))
+    for count, want in ((3, [31, 7, 200]), (5, [31, 7, 200, 30, 0])):
+        values, places = made.run(None, {"x0": x, "x1": np.array([count])})
+        assert places.tolist() == want
+        np.testing.assert_array_equal(values, x[want])
+
+
 def test_picked_and_scattered_elements() -> None:
     for x in (random(3, 4), WHOLE):
         for axis, places in ((0, [[0, 2, -1]]), (1, [[0, 3], [-1, 1]]), (-1, [[1], [-2], [0]]), (0, [[2, 1], [0, 0]])):
@@ -126,7 +147,7 @@ def test_angles(op: str) -> None:
 @pytest.mark.parametrize(("op", "feeds", "attributes"), [
     ("Einsum", [random(3, 4), random(4, 5), random(5)], {"equation": "ij,jk,k->i"}),
     ("ReduceProd", [random(3, 4)], {}),
-    ("TopK", [random(9), np.array([2])], {}),
+    ("TopK", [random(300, 300), np.array([2])], {}),
     ("ArgMax", [random(3, 4)], {"select_last_index": 1}), ("ArgMax", [random(5, 128, 128)], {}),
     ("GatherElements", [random(300, 300), np.zeros((300, 300), np.int64)], {}),
     ("ScatterElements", [random(3), np.array([1]), random(1)], {}),

@@ -22,6 +22,8 @@ __all__ = ["check_places", "counting"]
 _LETTERS = 26
 """Axes of an operand that a product may name."""
 
+_SPARSE = 4
+"""Times as many elements as are asked for, and as rows, from which on only the first ones are put in order."""
 _FEW = 1 << 16
 """Elements up to which lines of NumPy are as fast as another engine that picks or compares one by one; of twenty times
 as many, places along an axis with short lines take it two to four times as long.  Measured on a Zen 3."""
@@ -160,11 +162,12 @@ def _largest(operation: Operation, inputs: Sequence[Known]) -> View | str:
 
 
 def _ordered(operation: Operation, inputs: Sequence[Known]) -> View | str:
-    """TopK of whole numbers: equal ones in the order of their places."""
+    """TopK: equal ones in the order of their places, NaN behind all numbers."""
     if len(inputs) != 2 or operation.outputs != 2:
         return "it has two inputs and two outputs"
-    if not _whole(*inputs) or operation.attributes.get("sorted", 1) != 1:
-        return "numbers that are no counts, of which there may be many, or in any order"
+    kind = np.dtype(inputs[0].dtype).kind
+    if kind not in "iuf" or not _whole(inputs[1]) or (kind == "f" and _may_be_many(inputs[0])):
+        return "there are many numbers, or of another type"
     is_largest = operation.attributes.get("largest", 1) == 1
 
     def look(inputs: Sequence[Array | None]) -> Sequence[Array]:
@@ -174,11 +177,27 @@ def _ordered(operation: Operation, inputs: Sequence[Known]) -> View | str:
         extent = x.shape[axis]
         if not 0 <= count <= extent:
             raise ArgumentError(f"it has {extent} elements along axis {axis}, of which {count} are asked for")
-        order = np.argsort(~x if is_largest else x, axis, kind="stable")  # -1 - x: its order is the other way round
-        at = order[(slice(None),) * axis + (slice(count),)]
-        return [x[at] if x.ndim == 1 else np.take_along_axis(x, at, axis), at.astype(np.int64, copy=False)]
+        keys = x if not is_largest else -x if kind == "f" else ~x  # -1 - x: its order is the other way round
+        at = np.moveaxis(_first(np.moveaxis(keys, axis, -1), count), -1, axis)
+        return [x[at] if x.ndim == 1 else np.take_along_axis(x, at, axis), np.ascontiguousarray(at, np.int64)]
 
     return View(look, (inputs[0].dtype, "int64"), True, _open(_rank(inputs[0])))
+
+
+def _first(keys: Array, count: int) -> Array:
+    """Places of the least along the last axis, in order; equal ones in the order of their places.
+
+    Of few among many in few rows only those are put in order that the last of them does not come before.
+    """
+    extent, rows = keys.shape[-1], keys.reshape(-1, keys.shape[-1]) if keys.size else keys
+    if not 0 < _SPARSE * count <= extent or len(rows) * _SPARSE > extent:
+        return np.argsort(keys, -1, kind="stable")[..., :count]
+    found = np.empty((len(rows), count), np.int64)
+    for row, made in zip(rows, found, strict=True):
+        last = np.partition(row, count - 1)[count - 1]
+        near = np.arange(extent) if np.isnan(last) else np.flatnonzero(row <= last)
+        made[:] = near[np.argsort(row[near], kind="stable")[:count]]
+    return found.reshape(*keys.shape[:-1], count)
 
 
 def check_places(places: Array, shape: Sequence[int], axis: int) -> None:

@@ -36,7 +36,7 @@ BY_FAMILY: dict[str, tuple[str, ...]] = {
     "normalisation.normalisation": ("GroupNormalization", "InstanceNormalization", "LayerNormalization", "Softmax"),
     "responses.response": ("LRN",),
     "multiplying.multiplying": ("MatMul",),
-    "selecting.selecting": ("GatherElements",),
+    "selecting.selecting": ("GatherElements",), "grids.gridding": ("GridSample",),
     "counting.counting": (
         "ArgMax", "ArgMin", "ConstantOfShape", "Cos", "Einsum", "GatherElements", "Range", "ReduceProd",
         "ReverseSequence", "ScatterElements", "Sin", "Size", "TopK",
