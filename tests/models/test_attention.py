@@ -119,6 +119,52 @@ def test_masks_leave_keys_out() -> None:
     assert np.isfinite(found[0, 1:]).all()
 
 
+GUARD = [node("IsNaN", ["p"], ["none"]), node("Where", ["none", "zero", "p"], ["g"])]
+"""Weights that are no numbers count as 0, as PyTorch exports masked attention."""
+
+
+def _guarded(keys: int, hostile: Any = (), **constants: Any) -> tuple[Any, dict[str, Any]]:
+    """Attention with a guard, of which a mask leaves the first of six rows nothing."""
+    mask = np.where(np.arange(keys) < np.arange(6)[:, None] * keys // 5, 0, -np.inf).astype(np.float32)
+    feeds = {"q": random(2, 6, 4), "k": random(2, 4, keys, seed=1), "v": random(2, keys, 19, seed=2)}
+    for name, value in hostile:
+        feeds[name][0, 2, 3] = value
+    nodes = [node("MatMul", ["q", "k"], ["s"]), node("Add", ["s", "mask"], ["t"]),
+             node("Softmax", ["t"], ["p"], axis=-1), *GUARD, node("MatMul", ["g", "v"], ["y"])]  # fmt: skip
+    return network(nodes, feeds, mask=mask, **({"zero": np.float32(0)} | constants)), feeds
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("keys", [5, 16, 17, 130])
+def test_rows_of_nothing_count_as_zero(keys: int, level: str) -> None:
+    model, feeds = _guarded(keys)
+    with at_level(level):
+        made = session(model)
+        found = made.run(None, feeds)[0]
+    assert work(made) == ["MatMul+Add+Softmax+IsNaN+Where+MatMul"]
+    np.testing.assert_allclose(found, onnxruntime_run(model, feeds)[0], rtol=1e-5, atol=1e-6)
+    assert (found[:, 0] == 0).all()
+    assert (found[:, 1:] != 0).any(-1).all()
+
+
+@pytest.mark.parametrize("name", ["q", "k", "v"])
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan, 3e38])
+def test_guarded_rows_with_hostile_values(name: str, value: float) -> None:
+    model, feeds = _guarded(20, [(name, value)])
+    found, theirs = session(model).run(None, feeds)[0], onnxruntime_run(model, feeds)[0]
+    finite = np.isfinite(theirs)
+    assert (np.isfinite(found) == finite).all()
+    np.testing.assert_allclose(found[finite], theirs[finite], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("zero", [np.float32(1), np.zeros((6, 20), np.float32)], ids=["one", "many"])
+def test_other_numbers_than_zero_are_no_guard(zero: Any) -> None:
+    model, feeds = _guarded(20, zero=zero)
+    made = session(model)
+    assert len(work(made)) > 1
+    np.testing.assert_allclose(made.run(None, feeds)[0], onnxruntime_run(model, feeds)[0], rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan, 3e38, -3e38, 1e-45])
 @pytest.mark.parametrize("name", ["q", "k", "v"])
 def test_hostile_values(name: str, value: float) -> None:

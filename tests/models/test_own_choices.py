@@ -69,6 +69,15 @@ def test_choices(dtype: Any, level: str | None) -> None:
 
 
 @pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_what_is_no_number(dtype: Any, level: str | None) -> None:
+    x = np.random.default_rng(1).choice([0.0, 1.5, np.nan, np.inf, -np.inf, np.finfo(dtype).max], (5, 67)).astype(dtype)
+    same_bits(one("IsNaN", x, level=level), np.isnan(x))
+    same_bits(one("IsNaN", -x, level=level), np.isnan(x))
+    same_bits(one("IsInf", x, level=level), np.isinf(x))
+
+
+@pytest.mark.parametrize("level", LEVELS)
 def test_truth_values(level: str | None) -> None:
     rng = np.random.default_rng(3)
     a, b = (rng.integers(0, 2, (7, 67)).astype(np.bool_) for _ in range(2))

@@ -86,11 +86,16 @@ def added_product(node: Node, view: View) -> Change | None:
 
 
 def attention(node: Node, view: View) -> Change | None:
-    """``MatMul(Softmax(MatMul(q, k)), v)``, and with ``Add`` before the ``Softmax`` -> attention, as one step."""
-    first, last = view.makers.get(node.inputs[0]), view.only_reader(node.outputs[0])
-    if last is None or not _is_product(last) or last.inputs[0] != node.outputs[0]:
+    """``MatMul(Softmax(MatMul(q, k)), v)``, and with ``Add`` before the ``Softmax`` -> attention, as one step.
+
+    Also where ``Where`` puts 0 for weights that are no numbers.
+    """
+    guard = _guard(node, view)
+    first, name = view.makers.get(node.inputs[0]), guard[-1].outputs[0] if guard else node.outputs[0]
+    last = view.only_reader(name)
+    if last is None or not _is_product(last) or last.inputs[0] != name:
         return None
-    gone, others = [node, last], list[str]()
+    gone, others = [node, *guard, last], list[str]()
     if first is not None and first.op == "Add" and not first.domain and view.only_reader(first.outputs[0]) is node:
         gone.insert(0, first)
         summed = [name for name in first.inputs if _is_product(view.makers.get(name))]
@@ -107,10 +112,24 @@ def attention(node: Node, view: View) -> Change | None:
     names = {"a_order": "q_order", "b_order": "k_order"}
     words = {names.get(name, name): word for name, word in made.attributes.items()}
     words |= {{"b_order": "v_order"}.get(name, name): word for name, word in values.attributes.items()}
+    words |= {"guarded": 1} if guard else {}
     q, k, *added = made.inputs
     changed = _changed(made, (first, *gone), inputs=(q, k, values.inputs[1], *added, *others), outputs=last.outputs,
                        attributes=words)  # fmt: skip
     return replace(changed, nodes=(replace(changed.nodes[0], op="Attention"),))
+
+
+def _guard(node: Node, view: View) -> list[Node]:
+    """``Where(IsNaN(p), 0, p)`` of what a node makes, if nobody else reads it; else nothing."""
+    name = node.outputs[0]
+    readers = view.readers.get(name, ())
+    tests = [each for each in readers if each.op == "IsNaN" and not each.domain]
+    chosen = view.only_reader(tests[0].outputs[0]) if tests else None
+    if chosen is None or chosen.op != "Where" or {*readers} != {tests[0], chosen} or name in view.results:
+        return []
+    zero = view.constant(chosen, 1)
+    is_so = chosen.inputs[0] == tests[0].outputs[0] and chosen.inputs[2] == name and zero is not None and not zero.any()
+    return [tests[0], chosen] if is_so and zero is not None and zero.size == 1 else []
 
 
 def _is_product(node: Node | None) -> bool:

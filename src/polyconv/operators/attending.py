@@ -1,6 +1,7 @@
 """Attention, which only rewrites ask for: two products with a softmax between them, as one step.
 
-``softmax(q k * scale + added) v``: operands are stacks of matrices with their axes in any order.
+``softmax(q k * scale + added) v``: operands are stacks of matrices with their axes in any order.  Weights that are no
+numbers, as those of a row that a mask leaves nothing of, may count as 0.
 It must not know kernels.
 """
 
@@ -39,10 +40,12 @@ def attending(operation: Operation) -> Own | str:
     dtype = dtype_name(words["dtype"])
     assert dtype is not None  # as the rewrite has seen
     orders = _Orders(**{name: tuple(order) for name, order in words.items() if name.endswith("_order")})
-    return own_of(operation, words["dtype"], partial(_plan, dtype, orders, words.get("scale", 1.0)))
+    scale, is_guarded = words.get("scale", 1.0), bool(words.get("guarded", 0))
+    return own_of(operation, words["dtype"], partial(_plan, dtype, orders, scale, is_guarded))
 
 
-def _plan(dtype: str, orders: _Orders, scale: float, planning: Planning, numbers: Sequence[int]) -> None:
+def _plan(dtype: str, orders: _Orders, scale: float, is_guarded: bool, planning: Planning, numbers: Sequence[int]
+          ) -> None:  # fmt: skip
     """Add the kernels of attention on three arrays of a plan."""
     q, k, v, *others = numbers
     of_q, of_k = seen(planning.lie(q), orders.q_order, "left"), seen(planning.lie(k), orders.k_order, "middle")
@@ -66,5 +69,6 @@ def _plan(dtype: str, orders: _Orders, scale: float, planning: Planning, numbers
     if is_scaled:
         operands.append(planning.constant(np.array(scale, of_q.dtype)))
     along, steps = outer_axes(outer, lies)
-    attention = Attention(dtype, tuple(along), rows, keys, terms, columns, is_scaled, bool(others))
+    attention = Attention(dtype, tuple(along), rows, keys, terms, columns, is_scaled, bool(others),
+                          is_guarded)  # fmt: skip
     attended(planning, attention, operands, lies, steps)

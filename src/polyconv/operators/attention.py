@@ -14,12 +14,13 @@ from polyconv.dataclass import dataclass
 from polyconv.dtypes import DTYPES
 from polyconv.kernels.language import Mask, Module, Type, Value
 from polyconv.kernels.record import Record, Word, at_once, filled
+from polyconv.kernels.values import Buffer
 from polyconv.machine.host import profile_in_force
 from polyconv.operators.along import Along
 from polyconv.operators.job import Drive, Planning, Step, address_of
 from polyconv.operators.lines import Walk, raised
 from polyconv.operators.lying import Lies
-from polyconv.operators.rows import read
+from polyconv.operators.rows import each_vector, read, write
 from polyconv.operators.stacks import Stack, begins, stack_of
 from polyconv.operators.tiles import Finish, Matrix, Tiles, multiply, tiles_of
 
@@ -39,7 +40,8 @@ _RAISED = 18.0
 class Attention:
     """So many attentions: rows of queries, keys of so many terms, and columns of values.
 
-    ``is_scaled`` says whether sums are multiplied by a number, and ``has_addend`` whether a matrix is then added.
+    ``is_scaled`` says whether sums are multiplied by a number, ``has_addend`` whether a matrix is then added, and
+    ``is_guarded`` whether weights that are no numbers count as 0.
     """
 
     dtype: str
@@ -50,6 +52,10 @@ class Attention:
     columns: int
     is_scaled: bool
     has_addend: bool
+    is_guarded: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.dtype}{' added' * self.has_addend}{' scaled' * self.is_scaled}{' guarded' * self.is_guarded}"
 
 
 class _Words(Record):
@@ -103,8 +109,7 @@ def attended(planning: Planning, of: Attention, operands: Sequence[int], lies: S
             y_row=of_y.strides[-2], added_row=added[0].strides[-2] if added else 0,
             stack=stack_of(of.outer, lies, along),
         ), keep)  # fmt: skip
-        name = f"attend {of.dtype} {tiles.rows}{' added' * of.has_addend}{' scaled' * of.is_scaled}"
-        driver = address_of(name, lambda k, name: _drive(k, name, of, tiles), c)
+        driver = address_of(f"attend {tiles.rows} {of}", lambda k, name: _drive(k, name, of, tiles), c)
         return [Step(driver, words, count * parts, tuple(keep))]
 
     vectors = count * of.rows * -(-of.keys // tiles.lanes)
@@ -147,6 +152,18 @@ def _drive(k: Module, name: str, of: Attention, tiles: Tiles) -> None:
                 return value if added is None else value + read(k, type_, added + at * size, mask)
 
             factor = raised(Walk(k, kind, w.keys, tiles.masks), loaded, line)
+            if of.is_guarded:
+                factor = _guarded(k, tiles, w.keys, line, factor)
             k.store(factor, factors + row.index * size)
         multiply(k, tiles, Matrix(weights, w.pitch, size), Matrix(values, w.v_row), made, (0, rows), w.keys, w.columns,
                  Finish(factors=factors))  # fmt: skip
+
+
+def _guarded(k: Module, tiles: Tiles, keys: Value, line: Buffer, factor: Value) -> Value:
+    """A row's factor; it and all weights are 0 where the weights are no numbers, as their sum then is none either."""
+    def zero(at: Value, type_: Type, mask: Mask | None) -> None:
+        write(k, k.constant(type_, 0.0), line + at * type_.element_bytes, mask)
+
+    with k.when(factor.is_nan()):
+        each_vector(k, tiles.kind, 0, keys, tiles.masks, zero)
+    return k.select(factor.is_nan(), 0.0, factor)

@@ -334,6 +334,8 @@ _TABLE: Mapping[str, Reader] = {
     **{name: _same(name, 2, makes=TRUTH) for name in ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")},
     **{name: _same(name, 2) for name in ("And", "Or", "Xor")},
     "Not": _same("Not", 1),
+    "IsNaN": _same("IsNaN", 1, makes=TRUTH),
+    "IsInf": _same("IsInf", 1, makes=TRUTH),
     "Where": _where,
     "Add": _same("Add", 2),
     "Sub": _same("Sub", 2),

@@ -131,6 +131,10 @@ def _compared(holds: Callable[[Dtype, Value, Value], Value]) -> Emit:
     return lambda k, dtype, a, b: _truth(k, holds(dtype, a, b), a)
 
 
+def _is_infinite(k: Emitter, v: Value) -> Value:
+    return k.intrinsic("fabs", v.type, v).equals(float("inf"))
+
+
 def _no_more(dtype: Dtype, a: Value, b: Value) -> Value:
     return a <= b if dtype.kind != "u" else a.below(b) | a.equals(b)
 
@@ -140,8 +144,8 @@ def chosen(k: Emitter, condition: Value, a: Value, b: Value) -> Value:
     return k.select(condition.equals(0), b, a)
 
 
-COMPARED = frozenset(("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"))
-"""Functions of two operands of one type that make a truth value; they are told the operands' type."""
+COMPARED = frozenset(("Equal", "Greater", "GreaterOrEqual", "IsInf", "IsNaN", "Less", "LessOrEqual"))
+"""Functions of operands of one type that make a truth value; they are told the operands' type."""
 
 FUNCTIONS: Mapping[str, Function] = {
     "Less": Function(2, _compared(_less), "fiu"),
@@ -149,6 +153,8 @@ FUNCTIONS: Mapping[str, Function] = {
     "LessOrEqual": Function(2, _compared(_no_more), "fiu", 2),
     "GreaterOrEqual": Function(2, _compared(lambda dtype, a, b: _no_more(dtype, b, a)), "fiu", 2),
     "Equal": Function(2, _compared(lambda dtype, a, b: a.equals(b)), "fiub"),
+    "IsNaN": Function(1, lambda k, dtype, v: _truth(k, v.is_nan(), v)),
+    "IsInf": Function(1, lambda k, dtype, v: _truth(k, _is_infinite(k, v), v), cycles=2),
     "Not": Function(1, lambda k, dtype, v: _truth(k, v.equals(0), v), "b"),
     "And": Function(2, lambda k, dtype, a, b: a & b, "b"),
     "Or": Function(2, lambda k, dtype, a, b: a | b, "b"),
