@@ -1,8 +1,8 @@
 """Networks of transformers and diffusers: ``python3 tools/hub_networks.py FOLDER [NAME...]``.
 
 Exports them to ONNX by PyTorch's exporter, with seeded random weights and few layers, so that nothing is downloaded:
-encoders of pictures, speech and text, depth, segmentation, detection, codecs of sound, and the parts of latent
-diffusion.  ``polyconv bench --networks FOLDER/*.onnx`` runs them beside other engines.  Needs ``pip install
+encoders of pictures, films, speech and text, depth, segmentation, detection, poses, codecs of sound, and the parts of
+latent diffusion.  ``polyconv bench --networks FOLDER/*.onnx`` runs them beside other engines.  Needs ``pip install
 torch==2.13.0 torchvision transformers diffusers onnx onnxscript``, in an environment of its own if need be.
 """
 
@@ -21,6 +21,8 @@ _SMALL = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 6, 
 _TINY = {"hidden_size": 192, "num_hidden_layers": 6, "num_attention_heads": 3, "intermediate_size": 768}
 _DINO = {"hidden_size": 384, "num_attention_heads": 6, "num_hidden_layers": 6}
 _SPEECH = {"hidden_size": 384, "num_hidden_layers": 4, "num_attention_heads": 6, "intermediate_size": 1536}
+_TEXT = {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 1024}
+_SOUND = {"encoder_hidden_size": 32, "decoder_hidden_size": 512}
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,22 @@ class Hub:
 
 def _picture(extent: int) -> tuple[tuple[int, ...]]:
     return ((1, 3, extent, extent),)
+
+
+def _alone(network: Any, *given: Any) -> Any:
+    """The one result of a network that returns no tuple."""
+    return network(*given)
+
+
+def _backbone(t: Any, *stages: int) -> dict[str, Any]:
+    """A ResNet-18 of which a detector reads some stages."""
+    resnet = t.ResNetConfig(depths=[2] * 4, layer_type="basic", hidden_sizes=[64, 128, 256, 512],
+                            out_features=[f"stage{stage}" for stage in stages])  # fmt: skip
+    return {"use_timm_backbone": False, "use_pretrained_backbone": False, "backbone": None, "backbone_config": resnet}
+
+
+def _detr(t: Any) -> dict[str, Any]:
+    return {**_backbone(t, 4), "encoder_layers": 3, "decoder_layers": 3, "num_queries": 50}
 
 
 TRANSFORMERS: Mapping[str, Hub] = {
@@ -85,17 +103,62 @@ TRANSFORMERS: Mapping[str, Hub] = {
                       lambda t: {"hidden_sizes": [40, 80, 160, 320], "depths": [2, 2, 6, 2]}, _picture(224)),
     "superpoint": Hub("SuperPointForKeypointDetection", "SuperPointConfig", lambda t: {}, [(1, 1, 240, 320)],
                       "encoder"),
-    "bert_small": Hub("BertModel", "BertConfig",
-                      lambda t: {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4,
-                                 "intermediate_size": 1024}, [(-1, 128)]),
+    "bert_small": Hub("BertModel", "BertConfig", lambda t: _TEXT, [(-1, 128)]),
     "whisper_encoder": Hub("WhisperModel", "WhisperConfig", lambda t: {}, [(1, 80, 3000)], "encoder"),
     "wav2vec2_small": Hub("Wav2Vec2Model", "Wav2Vec2Config", lambda t: _SPEECH, [(1, 32000)]),
     "hubert_small": Hub("HubertModel", "HubertConfig", lambda t: {**_SPEECH, "hidden_size": 256,
                                                                  "num_attention_heads": 4}, [(1, 32000)]),
-    "encodec_encoder": Hub("EncodecModel", "EncodecConfig", lambda t: {}, [(1, 1, 24000)], "encoder",
-                           lambda network, x: network(x)),
-    "encodec_decoder": Hub("EncodecModel", "EncodecConfig", lambda t: {}, [(1, 128, 75)], "decoder",
-                           lambda network, x: network(x)),
+    "encodec_encoder": Hub("EncodecModel", "EncodecConfig", lambda t: {}, [(1, 1, 24000)], "encoder", _alone),
+    "encodec_decoder": Hub("EncodecModel", "EncodecConfig", lambda t: {}, [(1, 128, 75)], "decoder", _alone),
+    "detr": Hub("DetrForObjectDetection", "DetrConfig", _detr, _picture(320)),
+    "conditional_detr": Hub("ConditionalDetrForObjectDetection", "ConditionalDetrConfig", _detr, _picture(320)),
+    "deformable_detr": Hub(
+        "DeformableDetrForObjectDetection", "DeformableDetrConfig",
+        lambda t: {**_backbone(t, 2, 3, 4), "encoder_layers": 2, "decoder_layers": 2, "num_queries": 50,
+                   "num_feature_levels": 4, "disable_custom_kernels": True}, _picture(256)),
+    "dpt": Hub("DPTForDepthEstimation", "DPTConfig",
+               lambda t: {**_SMALL, "image_size": 256, "num_hidden_layers": 8, "backbone_out_indices": [1, 3, 5, 7],
+                          "neck_hidden_sizes": [48, 96, 192, 384], "is_hybrid": False, "fusion_hidden_size": 128},
+               _picture(256)),
+    "vitpose": Hub(
+        "VitPoseForPoseEstimation", "VitPoseConfig",
+        lambda t: {"backbone_config": t.VitPoseBackboneConfig(
+            hidden_size=192, num_hidden_layers=4, num_attention_heads=3, out_indices=[4], out_features=["stage4"])},
+        [(1, 3, 256, 192)]),
+    "focalnet": Hub("FocalNetModel", "FocalNetConfig", lambda t: {"embed_dim": 64, "depths": [2, 2, 4, 2]},
+                    _picture(224)),
+    "cvt": Hub("CvtModel", "CvtConfig",
+               lambda t: {"embed_dim": [32, 96, 192], "num_heads": [1, 3, 6], "depth": [1, 2, 4]}, _picture(224)),
+    "swinv2": Hub("Swinv2Model", "Swinv2Config",
+                  lambda t: {"embed_dim": 48, "depths": [2, 2, 2, 2], "window_size": 8, "image_size": 256},
+                  _picture(256)),
+    "hiera": Hub("HieraModel", "HieraConfig", lambda t: {"embed_dim": 48, "depths": [1, 2, 4, 1]}, _picture(224)),
+    "beit": Hub("BeitModel", "BeitConfig", lambda t: {**_TINY, "use_relative_position_bias": True}, _picture(224)),
+    "siglip": Hub("SiglipVisionModel", "SiglipVisionConfig", lambda t: _SMALL, _picture(224)),
+    "mgp_str": Hub("MgpstrModel", "MgpstrConfig", lambda t: _TINY, [(1, 3, 32, 128)]),
+    "videomae": Hub("VideoMAEModel", "VideoMAEConfig", lambda t: {**_TINY, "num_frames": 8, "image_size": 112},
+                    [(1, 8, 3, 112, 112)]),
+    "timesformer": Hub("TimesformerModel", "TimesformerConfig",
+                       lambda t: {**_TINY, "num_frames": 4, "image_size": 112, "num_hidden_layers": 3},
+                       [(1, 4, 3, 112, 112)]),
+    "ast": Hub("ASTModel", "ASTConfig", lambda t: {**_TINY, "max_length": 512}, [(1, 512, 128)]),
+    "speecht5_hifigan": Hub("SpeechT5HifiGan", "SpeechT5HifiGanConfig", lambda t: {"upsample_initial_channel": 256},
+                            [(1, 60, 80)], run=_alone),
+    "w2v2_conformer": Hub("Wav2Vec2ConformerModel", "Wav2Vec2ConformerConfig",
+                          lambda t: {**_SPEECH, "position_embeddings_type": "relative"}, [(1, 32000)]),
+    "dac_encoder": Hub("DacModel", "DacConfig", lambda t: _SOUND, [(1, 1, 22050)], "encoder", _alone),
+    "dac_decoder": Hub("DacModel", "DacConfig", lambda t: _SOUND, [(1, 512, 64)], "decoder", _alone),
+    "t5_encoder": Hub("T5EncoderModel", "T5Config",
+                      lambda t: {"d_model": 256, "d_kv": 64, "d_ff": 1024, "num_layers": 4, "num_heads": 4},
+                      [(-1, 128)]),
+    "deberta": Hub("DebertaV2Model", "DebertaV2Config",
+                   lambda t: {**_TEXT, "num_hidden_layers": 3, "relative_attention": True,
+                              "pos_att_type": ["c2p", "p2c"]}, [(-1, 128)]),
+    "modernbert": Hub("ModernBertModel", "ModernBertConfig", lambda t: {**_TEXT, "intermediate_size": 512},
+                      [(-1, 128)]),
+    "albert": Hub("AlbertModel", "AlbertConfig", lambda t: _TEXT, [(-1, 128)]),
+    "squeezebert": Hub("SqueezeBertModel", "SqueezeBertConfig", lambda t: {**_TEXT, "embedding_size": 256},
+                       [(-1, 128)]),
 }  # fmt: skip
 
 _VAE = {"block_out_channels": (64, 128, 128), "down_block_types": ("DownEncoderBlock2D",) * 3,
@@ -121,6 +184,21 @@ DIFFUSERS: Mapping[str, Hub] = {
                    "down_block_types": ("CrossAttnDownBlock2D", "CrossAttnDownBlock2D", "DownBlock2D"),
                    "up_block_types": ("UpBlock2D", "CrossAttnUpBlock2D", "CrossAttnUpBlock2D")},
         [(1, 4, 32, 32), (1,), (1, 20, 128)], run=lambda network, x, at, text: network(x, at, text).sample),
+    "video_unet": Hub(
+        "UNet3DConditionModel", "",
+        lambda d: {"sample_size": 16, "block_out_channels": (32, 64), "layers_per_block": 1, "cross_attention_dim": 64,
+                   "attention_head_dim": 8, "down_block_types": ("CrossAttnDownBlock3D", "DownBlock3D"),
+                   "up_block_types": ("UpBlock3D", "CrossAttnUpBlock3D")},
+        [(1, 4, 8, 16, 16), (1,), (1, 10, 64)], run=lambda network, x, at, text: network(x, at, text).sample),
+    "pixart": Hub(
+        "PixArtTransformer2DModel", "",
+        lambda d: {"num_attention_heads": 6, "attention_head_dim": 32, "num_layers": 4, "sample_size": 32,
+                   "cross_attention_dim": 192, "caption_channels": 64, "in_channels": 4, "out_channels": 4,
+                   "use_additional_conditions": False},
+        [(1, 4, 32, 32), (1, 20, 64), (1,)], run=lambda network, x, text, at: network(x, text, at).sample),
+    "vq_decoder": Hub("VQModel", "",
+                      lambda d: {name: _VAE[name] for name in _VAE if name != "layers_per_block"}, [(1, 4, 32, 32)],
+                      run=lambda network, z: network.decode(z, force_not_quantize=True).sample),
 }  # fmt: skip
 
 

@@ -138,6 +138,14 @@ def test_products_without_sums() -> None:
     _check("Einsum", random(2, 3), random(2, 5, seed=1), equation="bi,bj->bij")
 
 
+@pytest.mark.parametrize("fmod", [0, 1])
+def test_remainders(fmod: int) -> None:
+    for b in (np.array([3, -3, 7, 1, -2, 80]), np.array(5), np.array([[4], [-4], [2]])):
+        _check("Mod", WHOLE, b, fmod=fmod)
+    _check("Mod", WHOLE.astype(np.int32), np.array([4], np.int32), fmod=fmod)
+    _check("Mod", np.array([7, 255], np.uint8), np.array([4, 9], np.uint8), fmod=fmod)
+
+
 @pytest.mark.parametrize("op", ["Sin", "Cos"])
 def test_angles(op: str) -> None:
     _check(op, random(3, 50) * 20, close=True)
@@ -161,6 +169,7 @@ def test_what_is_no_count_is_left_to_others(op: str, feeds: list[np.ndarray], at
 @pytest.mark.parametrize(("op", "good", "bad", "attributes"), [
     ("ConstantOfShape", [np.array([2, 3])], [np.array([2, -3])], {}),
     ("Range", [np.array(0), np.array(3), np.array(1)], [np.array(0), np.array(3), np.array(0)], {}),
+    ("Mod", [WHOLE, np.array([2])], [WHOLE, np.array([0])], {}),
     ("TopK", [WHOLE, np.array([2])], [WHOLE, np.array([7])], {}),
     ("TopK", [WHOLE, np.array([2])], [WHOLE, np.array([-1])], {}),
     ("GatherElements", [WHOLE, np.array([[0]])], [WHOLE, np.array([[3]])], {}),

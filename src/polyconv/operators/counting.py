@@ -289,6 +289,22 @@ def _outer(operation: Operation, inputs: Sequence[Known]) -> View | str:
     return _counts(_one(lambda *given: np.einsum(terms, *given)), inputs[0].dtype, _open(len(made)))
 
 
+def _remainder(operation: Operation, inputs: Sequence[Known]) -> View | str:
+    """Mod of whole numbers: with the divisor's sign, or by ``fmod`` with the dividend's."""
+    if len(inputs) != 2 or not _whole(*inputs) or not _alike(*inputs) or any(map(_may_be_many, inputs)):
+        return "there are many numbers, or no whole ones of one type"
+    find = np.fmod if operation.attributes.get("fmod", 0) else np.mod
+    ranks = [_rank(x) for x in inputs]
+
+    def look(a: Array, b: Array) -> Array:
+        if not b.all():
+            raise ArgumentError("whole numbers are divided by 0")
+        made: Array = find(a, b)
+        return made
+
+    return _counts(_one(look), inputs[0].dtype, None if None in ranks else _open(max(r or 0 for r in ranks)))
+
+
 def _angles(operation: Operation, inputs: Sequence[Known]) -> View | str:
     """Sin and Cos, as encodings of places have them."""
     if inputs[0].dtype not in ("float32", "float64"):
@@ -303,6 +319,7 @@ _TABLE: Mapping[str, tuple[Sequence[str], Callable[[Operation, Sequence[Known]],
     "Cos": ((), _angles),
     "Einsum": (("equation",), _outer),
     "GatherElements": (("axis",), _picked),
+    "Mod": (("fmod",), _remainder),
     "Range": ((), _range),
     "ReduceProd": (("axes", "keepdims", "noop_with_empty_axes"), _product),
     "ReverseSequence": (("batch_axis", "time_axis"), _reversed),

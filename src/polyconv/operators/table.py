@@ -38,8 +38,8 @@ BY_FAMILY: dict[str, tuple[str, ...]] = {
     "multiplying.multiplying": ("MatMul",),
     "selecting.selecting": ("GatherElements",), "grids.gridding": ("GridSample",),
     "counting.counting": (
-        "ArgMax", "ArgMin", "ConstantOfShape", "Cos", "Einsum", "GatherElements", "Range", "ReduceProd",
-        "ReverseSequence", "ScatterElements", "Sin", "Size", "TopK",
+        "ArgMax", "ArgMin", "ConstantOfShape", "Cos", "Einsum", "GatherElements", "Mod", "Range",
+        "ReduceProd", "ReverseSequence", "ScatterElements", "Sin", "Size", "TopK",
     ),
 }  # fmt: skip
 """Module and function of each family -> names of the operators that it knows."""
