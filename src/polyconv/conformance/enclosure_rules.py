@@ -344,9 +344,9 @@ def _resize(call: Call) -> list[Enclosure]:
 
 
 _MOVING = (
-    "Clip", "Concat", "DepthToSpace", "Dropout", "Expand", "Flatten", "Gather", "Identity", "Max", "Min",
-    "ReduceMax", "ReduceMin", "Relu", "Reshape", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose",
-    "Unsqueeze",
+    "Clip", "Concat", "DepthToSpace", "Dropout", "Expand", "Flatten", "Gather", "GatherElements", "Identity", "Max",
+    "Min", "ReduceMax", "ReduceMin", "Relu", "Reshape", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile",
+    "Transpose", "Unsqueeze",
 )  # fmt: skip
 
 RULES: Mapping[str, Rule] = {
@@ -363,6 +363,7 @@ RULES: Mapping[str, Rule] = {
     "Conv": convolution,
     "ConvTranspose": convolution,
     "DequantizeLinear": dequantise,
+    "Cos": _of_function(np.cos, 1.0),
     "Div": _arithmetic(np.floor_divide, lambda a, b: _multiplied(a, _inverted(b), 3)),
     "Erf": _of_function(_erf, 1.13),
     "Exp": _exp,
@@ -380,6 +381,7 @@ RULES: Mapping[str, Rule] = {
     "QuantizeLinear": quantise,
     "Resize": _resize,
     "Shape": _shape,
+    "Sin": _of_function(np.sin, 1.0),
     "Softmax": _softmax,
     "Softplus": _of_function(lambda v: np.logaddexp(v, 0.0), 1.0),
     "Softsign": _of_function(lambda v: v / (1 + np.abs(v)), 1.0),

@@ -111,8 +111,7 @@ def activation(d: Drawing, x: str | None = None) -> str:
     op = d.pick([name for name, since in _FUNCTIONS if d.opset >= since])
     if op == "Clip":
         low, high = sorted(float(v) for v in d.rng.uniform(-2, 3, 2))
-        given = [x, d.constant(low) if d.chance(0.8) else "", d.constant(high)]
-        return d.one("Clip", *given)
+        return d.one("Clip", x, d.constant(low) if d.chance(0.8) else "", d.constant(high))
     if op == "PRelu":
         shape = d.shape(x)
         c = () if d.chance(0.5) or len(shape) < 3 else (shape[1], *(1,) * (len(shape) - 2))
@@ -125,14 +124,14 @@ def activation(d: Drawing, x: str | None = None) -> str:
 _FUNCTIONS = (
     *(("Relu", 1),) * 3, ("Clip", 11), ("LeakyRelu", 6), ("Elu", 6), ("HardSigmoid", 6), ("HardSwish", 14),
     ("Sigmoid", 6), ("Tanh", 6), ("Softplus", 1), ("Softsign", 1), ("PRelu", 9), ("Abs", 6), ("Neg", 6), ("Erf", 9),
-    ("Mish", 18), ("Gelu", 20),
+    ("Mish", 18), ("Gelu", 20), ("Sin", 7), ("Cos", 7),
 )  # fmt: skip
 
 
 def spelled(d: Drawing, x: str | None = None) -> str:
     """An activation in several nodes, or nearly one."""
     x = d.operand(lambda shape: True) if x is None else x
-    kind = d.pick(("silu", "gelu", "hard swish", "mish", "sigmoid", "not quite"))
+    kind = d.pick(("silu", "gelu", "hard swish", "mish", "sigmoid", "snake", "not quite"))
     number = d.constant
     if kind == "silu":
         gate = d.one("Sigmoid", x)
@@ -141,14 +140,15 @@ def spelled(d: Drawing, x: str | None = None) -> str:
         erf = d.one("Erf", d.one("Div", x, number(math.sqrt(2.0))))
         product = d.one("Mul", x, d.one("Add", erf, number(1.0)))
         return d.one("Mul", product, number(0.5))
-    if kind == "hard swish":
-        clipped = d.one("Clip", d.one("Add", x, number(3.0)), number(0.0), number(6.0))
-        return d.one("Div", d.one("Mul", x, clipped), number(6.0))
     if kind == "mish":
         return d.one("Mul", x, d.one("Tanh", d.one("Softplus", x)))
+    if kind == "snake":
+        wave = d.one("Sin", d.one("Mul", x, number(1.5)))
+        return d.one("Add", x, d.one("Div", d.one("Mul", wave, wave), number(1.5)))
     if kind == "sigmoid":
         return d.one("Div", number(1.0), d.one("Add", d.one("Exp", d.one("Neg", x)), number(1.0)))
-    clipped = d.one("Clip", d.one("Add", x, number(3.0)), number(0.0), number(5.0))
+    most = number(6.0 if kind == "hard swish" else 5.0)
+    clipped = d.one("Clip", d.one("Add", x, number(3.0)), number(0.0), most)
     return d.one("Div", d.one("Mul", x, clipped), number(6.0))
 
 

@@ -25,8 +25,8 @@ __all__ = ["biased", "channels_first", "grouped_lines", "scaled_lines"]
 
 _MOST_NODES = 64
 
-_ALONE = frozenset(("Abs", "Ceil", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Log",
-                    "Neg", "Reciprocal", "Relu", "Round", "Sigmoid", "Sqrt", "Tanh"))  # fmt: skip
+_ALONE = frozenset(("Abs", "Ceil", "Cos", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu",
+                    "Log", "Neg", "Reciprocal", "Relu", "Round", "Sigmoid", "Sin", "Sqrt", "Tanh"))  # fmt: skip
 """Operators of one operand that see each element alone."""
 _BROADCAST = frozenset(("Add", "Div", "Max", "Min", "Mul", "Sub", "Sum"))
 """Operators that broadcast their operands."""

@@ -63,6 +63,16 @@ def _same(function: str, count: int, *, makes: str | None = None) -> Reader:
     return read
 
 
+def _angle(function: str) -> Reader:
+    """Sin and Cos of f32; of other types NumPy counts them."""
+    read = _same(function, 1)
+
+    def of_singles(operation: Operation, inputs: list[Known], dtypes: list[str]) -> Fragment | str:
+        return _TYPES if operation.on_gpu or dtypes[:1] != ["f32"] else read(operation, inputs, dtypes)
+
+    return of_singles
+
+
 def _where(operation: Operation, inputs: list[Known], dtypes: list[str]) -> Fragment | str:
     """Where: one of two operands of one type, as truth values say."""
     if len(inputs) != 3 or dtypes[0] != TRUTH or dtypes[1] != dtypes[2] or not _is_plain(operation):
@@ -350,6 +360,8 @@ _TABLE: Mapping[str, Reader] = {
     "Sqrt": _same("Sqrt", 1),
     "Exp": _same("Exp", 1),
     "Log": _same("Log", 1),
+    "Sin": _angle("Sin"),
+    "Cos": _angle("Cos"),
     "Round": _same("Round", 1),
     "Floor": _same("Floor", 1),
     "Ceil": _same("Ceil", 1),

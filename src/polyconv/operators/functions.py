@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from polyconv.dataclass import dataclass
 from polyconv.dtypes import Dtype
 from polyconv.kernels import mathfn
+from polyconv.kernels.angles import cosine, sine
 from polyconv.kernels.convert import cut
 from polyconv.kernels.emitter import Emitter
 from polyconv.kernels.logarithm import logarithm
@@ -174,6 +175,8 @@ FUNCTIONS: Mapping[str, Function] = {
     "RootPower": Function(1, _root_power, cycles=12),
     "Exp": Function(1, lambda k, dtype, v: mathfn.exponential(k, v), cycles=16),
     "Log": Function(1, lambda k, dtype, v: logarithm(k, v), cycles=30),
+    "Sin": Function(1, lambda k, dtype, v: sine(k, v), cycles=25),
+    "Cos": Function(1, lambda k, dtype, v: cosine(k, v), cycles=25),
     "Round": Function(1, _rounded, cycles=4),
     "Floor": Function(1, _floor, cycles=6),
     "Ceil": Function(1, _ceil, cycles=7),
