@@ -39,6 +39,8 @@ OWN: dict[str, Layer] = {
     "power": lambda v: ops.power(v, ops.constant(np.float32(2))),
     "chain": lambda v: ops.sqrt(ops.abs(ops.negative(ops.exp(ops.tanh(v))))),
     "erf": ops.erf,
+    "snake": lambda v: ops.add(v, ops.power(ops.sin(v), ops.constant(np.float32(2)))),
+    "cos": ops.cos,
     "hsigmoid": ops.hsigmoid,
     "hard_sigmoid": lambda v: ops.hard_sigmoid(v, ops.constant(np.float32(0.3)), ops.constant(np.float32(0.4))),
     "to_f64": lambda v: ops.convert(v, "f64"),

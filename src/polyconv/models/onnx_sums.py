@@ -20,7 +20,7 @@ from polyconv.models.native import OWN
 from polyconv.models.onnx_products import FLOATS
 from polyconv.models.rewriting import Change, View, standing_for
 
-__all__ = ["letters_of", "sums_of_products"]
+__all__ = ["sums_of_products"]
 
 _ROW = "1"
 """Stands for the letter of rows where a product has one row."""
@@ -38,7 +38,7 @@ class _Terms(NamedTuple):
         return self._replace(left=self.right, right=self.left)
 
 
-def letters_of(node: Node) -> tuple[list[str], str] | None:
+def _letters_of(node: Node) -> tuple[list[str], str] | None:
     """The letters of an Einsum's operands and of its result; None where it has an ellipsis, or takes a diagonal."""
     text = node.attributes.get("equation", b"")
     equation = (text.decode("ascii", "replace") if isinstance(text, bytes) else str(text)).replace(" ", "")
@@ -53,7 +53,7 @@ def letters_of(node: Node) -> tuple[list[str], str] | None:
 
 def sums_of_products(node: Node, view: View) -> Change | None:
     """``Einsum(a, b)`` -> a product of a and b in some order of their axes, or of one and constant weights."""
-    found = letters_of(node)
+    found = _letters_of(node)
     if found is None or len(found[0]) != 2 or len(node.inputs) != 2:
         return None
     (left, right), made = found

@@ -276,7 +276,7 @@ _TABLE: Mapping[str, Reader] = {
     **{name: _plain(op) for name, op in (
         ("relu", "Relu"), ("sigmoid", "Sigmoid"), ("tanh", "Tanh"), ("exp", "Exp"), ("sqrt", "Sqrt"), ("abs", "Abs"),
         ("negative", "Neg"), ("erf", "Erf"), ("hswish", "HardSwish"), ("mish", "Mish"), ("log", "Log"),
-        ("floor", "Floor"), ("ceiling", "Ceil"),
+        ("floor", "Floor"), ("ceiling", "Ceil"), ("sin", "Sin"), ("cos", "Cos"),
     )},
     **{f"reduce{name}": _reduced(f"Reduce{name.capitalize()}") for name in ("mean", "sum", "max", "min")},
     "divide": _divided,

@@ -103,6 +103,12 @@ def _seen(read: str, writes: Sequence[str], source: Array, made: Sequence[Array]
     return tuple((w, read, address(m) - address(source)) for w, m in zip(writes, made, strict=False))
 
 
+def _seen_alike(step: Told, source: Array, made: Sequence[Array]) -> tuple[tuple[str, str, int], ...]:
+    """The same of a step whose results lay as it told; none if these lie otherwise."""
+    is_alike = all(lies_so(m, lie) for m, lie in zip(made, step.made, strict=True))
+    return _seen(step.reads[0], step.writes, source, made) if is_alike else ()
+
+
 def shown_as(name: str, other: str, lie: Lies) -> Told:
     """A step that shows a value under another name."""
     segment = Segment(ENGINE, (), list, views=True, looks=True)
@@ -181,7 +187,7 @@ def settled(told: Sequence[Told], held: Mapping[str, Array], lie_of: Mapping[str
         if segment.settled is not None and all(step.reads[at] in held for at in segment.numbers):
             arrays = [held[name] if name in held else like(lying[name]) for name in step.reads]
             known = replace(segment.settled(arrays), by_image=segment.by_image, gaps=segment.gaps)
-            looks = _seen(step.reads[0], step.writes, arrays[0], known.run(arrays)) if known.looks else ()
+            looks = _seen_alike(step, arrays[0], known.run(arrays)) if known.looks else ()
             plan = None if looks else known.plan(arrays, ())
             if looks or (plan is not None and plan.results == step.made):
                 reads = step.reads[:1] if known.looks else step.reads
