@@ -46,6 +46,14 @@ def test_rows_of_maps_as_networks_have_them() -> None:
     assert cut_for_threads(alone, _line(28), (28,), 8, 0, 1) == (28,)
 
 
+@pytest.mark.parametrize("threads", [2, 7, 64])
+def test_extents_without_end_are_cut_at_once(threads: int) -> None:
+    s, out = _situation("conv f32 NHWC n1 c8 i9 m8 k3 g8", threads), 1 << 40
+    (cut,) = cut_for_threads(s, _line(out), (out,), 8, 0, 1)
+    parts = -(-out // cut)
+    assert 4 * threads <= parts <= 8 * threads
+
+
 @pytest.mark.parametrize("extent", [7, 14, 28])
 def test_maps_with_few_rows_are_shared(extent: int) -> None:
     """A window that slides along a row says nothing of how many rows an item has."""

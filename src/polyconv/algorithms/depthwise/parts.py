@@ -23,6 +23,8 @@ S = TypeVar("S", bound=Signature)
 
 ITEMS = 4
 """Items that every thread has at least, if there are so many."""
+_CUTS = 32
+"""Lengths of parts that are tried, beside the longest: of extents without end there are as many."""
 
 
 @contextmanager
@@ -90,9 +92,9 @@ def cut_for_threads(s: Situation, sweep: Sweep, box: tuple[int, ...], chunk: int
                     ) -> tuple[int, ...]:  # fmt: skip
     """A box of ``chunk`` channels, cut along an axis into parts of ``least`` outputs at least, if threads need more.
 
-    Parts are whole numbers of a ``unit``.  Of those that are at least half as long as threads need, the longest with
-    which the first thread, whose share is the largest, has the fewest outputs: 28 rows are 14 parts of two for two
-    threads, and not seven of four.
+    Parts are whole numbers of a ``unit``.  Of those that are at least half as long as threads need, or nearly as long
+    where they are long, the longest with which the first thread, whose share is the largest, has the fewest outputs:
+    28 rows are 14 parts of two for two threads, and not seven of four.
     """
     if s.threads == 1:
         return box
@@ -100,7 +102,7 @@ def cut_for_threads(s: Situation, sweep: Sweep, box: tuple[int, ...], chunk: int
     items = (s.problem.n or 0) * -(-s.problem.m // chunk) * boxes
     units = -(-box[axis] // unit)
     most = -(-units // -(-ITEMS * s.threads // max(1, items)))
-    every = range(most, max(-(-most // 2), -(-least // unit)) - 1, -1)
+    every = range(most, max(-(-most // 2), -(-least // unit), most - _CUTS) - 1, -1)
 
     def share(some: int) -> int:
         parts = -(-units // some)
