@@ -41,9 +41,9 @@ def export(name: str, folder: Path, torch: Any, ultralytics: Any) -> Path:
     torch.manual_seed(0)
     model = ultralytics.RTDETR if name.startswith("rtdetr") else ultralytics.YOLO
     network = model(f"{name}.yaml").model.float().eval()
-    for part in network.modules():  # heads then make boxes by what ONNX has
-        if hasattr(part, "export"):
-            part.export, part.format = True, "onnx"
+    for module in network.modules():  # heads then make boxes by what ONNX has
+        if hasattr(module, "export"):
+            module.export, module.format = True, "onnx"
     extent = _CLASSIFIED if name.endswith("cls") else _EXTENT
     x, part = torch.zeros(1, 3, extent, extent), folder / f"{name}.part"
     with torch.no_grad(), warnings.catch_warnings(action="ignore"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,9 @@ def _close(equation: str, operands: list[np.ndarray], constant: tuple[int, ...] 
     values = [a if at in constant else np.maximum(a, 0) for at, a in enumerate(operands)]
     sums = np.einsum(equation, *(a.astype(np.float64) for a in values))
     whole = np.einsum(equation, *(np.abs(a).astype(np.float64) for a in values))
-    terms = int(np.prod([EXTENTS[letter] for letter in EXTENTS]))
+    read, arrow, kept = equation.partition("->")
+    kept = kept if arrow else "".join(letter for letter in read if read.count(letter) == 1)
+    terms = math.prod(EXTENTS[letter] for letter in {*read} - {*kept, ","})
     bound = (terms + 8) * np.finfo(operands[0].dtype).eps * (whole + 1)  # Tanh has a slope of at most 1
     for _ in range(3):
         (y,) = made.run(None, feeds)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import onnx
 import pytest
@@ -13,35 +10,10 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 import polyconv
-from polyconv import cache
-from polyconv.models.program import Program
 from polyconv.models.session import InferenceSession
 
 WORDS, WIDTH = 40, 12
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A folder of its own, in which runs are kept."""
-    folder = cache.cache_folder()
-    polyconv.wisdom.forget()
-    monkeypatch.delenv("POLYCONV_KEPT_RUNS")
-    cache.use_folder(tmp_path / "cache")
-    yield
-    cache.use_folder(folder)
-
-
-@pytest.fixture
-def by_steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """An entry for every run that goes by steps."""
-    right, found = Program._by_steps, list[int]()
-
-    def counted(self: Program, *given: Any) -> Any:
-        found.append(len(found))
-        return right(self, *given)
-
-    monkeypatch.setattr(Program, "_by_steps", counted)
-    return found
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def _of_words() -> onnx.ModelProto:

@@ -36,6 +36,7 @@ from polyconv.target import host_target
 
 SHAPE = 2, 16, 20, 20
 NOTHING = About((), {})
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def _model(seed: int = 0, pool: int = 2) -> onnx.ModelProto:
@@ -51,30 +52,6 @@ def _model(seed: int = 0, pool: int = 2) -> onnx.ModelProto:
         "shape": np.array([0, -1]),
     }  # fmt: skip
     return onnx_model(nodes, [info("x", ["n", 16, "h", "h"])], [info("y"), info("c")], constants)
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A folder of its own, in which runs are kept."""
-    folder = cache.cache_folder()
-    polyconv.wisdom.forget()  # what other tests have measured
-    monkeypatch.delenv("POLYCONV_KEPT_RUNS")
-    cache.use_folder(tmp_path / "cache")
-    yield
-    cache.use_folder(folder)
-
-
-@pytest.fixture
-def by_steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """An entry for every run that goes by steps."""
-    right, found = Program._by_steps, list[int]()
-
-    def counted(self: Program, *given: Any) -> Any:
-        found.append(len(found))
-        return right(self, *given)
-
-    monkeypatch.setattr(Program, "_by_steps", counted)
-    return found
 
 
 def _left(model: Any, feeds: Any = None, results: Any = None, **options: Any) -> InferenceSession:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 
 from polyconv.kernels.emitter import Emitter
+from polyconv.kernels.mathfn import polynomial
 from polyconv.kernels.values import Value
 
 __all__ = ["cosine", "sine"]
@@ -62,17 +63,10 @@ def _turned(k: Emitter, v: Value, more: int) -> Value:
     r, n = far.results
     n = n + more
     square = r * r
-    of_sine = k.fma(r * square, _polynomial(k, square, _SINE), r)
-    of_cosine = k.fma(square * square, _polynomial(k, square, _COSINE), 1.0 - 0.5 * square)
+    of_sine = k.fma(r * square, polynomial(k, square, _SINE), r)
+    of_cosine = k.fma(square * square, polynomial(k, square, _COSINE), 1.0 - 0.5 * square)
     found = k.select((n & 1).equals(0), of_sine, of_cosine)
     return k.cast("bitcast", k.cast("bitcast", found, n.type) ^ ((n & 2) << 30), v.type)
-
-
-def _polynomial(k: Emitter, square: Value, terms: tuple[float, ...]) -> Value:
-    total = k.constant(square.type, terms[-1])
-    for term in terms[-2::-1]:
-        total = k.fma(total, square, k.constant(square.type, term))
-    return total
 
 
 def _far(k: Emitter, v: Value, size: Value) -> tuple[Value, Value]:

@@ -19,7 +19,7 @@ from polyconv.kernels.formats import FORMATS
 from polyconv.kernels.values import Value
 from polyconv.problem.epilogue import ACTIVATIONS
 
-__all__ = ["PARAMETERS", "apply", "error_function", "exponential", "exponential_below"]
+__all__ = ["PARAMETERS", "apply", "error_function", "exponential", "exponential_below", "polynomial"]
 
 PARAMETERS = {name: len(row.parameters) for name, row in ACTIVATIONS.items()}
 """How many parameters each activation takes."""
@@ -63,7 +63,7 @@ def _absolute(k: Emitter, v: Value) -> Value:
     return k.intrinsic("fabs", v.type, v)
 
 
-def _polynomial(k: Emitter, x: Value, coefficients: Sequence[float]) -> Value:
+def polynomial(k: Emitter, x: Value, coefficients: Sequence[float]) -> Value:
     """Horner's rule; the constant stands first."""
     total = k.constant(x.type, coefficients[-1])
     for c in reversed(coefficients[:-1]):
@@ -99,7 +99,7 @@ def _exponential(k: Emitter, x: Value, factor: Value | None = None) -> tuple[Val
     high = k.constant(x.type, -f.ln2_high)
     r = k.fma(n, high, x) if factor is None else _multiply_add(k, x, factor, n * high)
     r = k.fma(n, k.constant(x.type, -f.ln2_low), r)
-    p = k.fma(r * r, _polynomial(k, r, f.exponential), r)
+    p = k.fma(r * r, polynomial(k, r, f.exponential), r)
     return p, k.cast("bitcast", shifted, x.type.of(f.integer))
 
 
@@ -259,7 +259,7 @@ def _gelu(k: Emitter, v: Value) -> Value:
 def _tail(k: Emitter, y: Value, factor: Value | float) -> Value:
     """``factor Phi(-y)`` for y from 0 to the format's ``gelu_floor``."""
     p, n = _exponential(k, y * -0.5, y)
-    numerator, denominator = (_polynomial(k, y, part) for part in FORMATS[y.type.element].mills)
+    numerator, denominator = (polynomial(k, y, part) for part in FORMATS[y.type.element].mills)
     slope = k.fma(y, k.constant(y.type, _MILLS_SLOPE), k.constant(y.type, 2.0))
     return _times_power(k, (denominator + numerator) * factor / (denominator * slope), p, n)
 
@@ -296,7 +296,7 @@ def error_function(k: Emitter, v: Value) -> Value:
     f = FORMATS[v.type.element]
     size = _absolute(k, v)
     near = _at_most(k, size, 1.0)
-    inside = v * _polynomial(k, near * near, f.error)
+    inside = v * polynomial(k, near * near, f.error)
     tail = _tail(k, _at_most(k, size * 2.0**0.5, f.gelu_floor), 2.0)
     return k.select(size > 1.0, k.intrinsic("copysign", v.type, 1.0 - tail, v), inside)
 

@@ -146,21 +146,21 @@ def compared(path: str | PathLike[str], feeds: Mapping[str, Array], *, semantics
     values = {**program.constants, **feeds}
     total, done = sum(step.segment.engine == ENGINE for step in program.steps), 0
     of_file = {*values, *graph.constants, *(name for node in graph.nodes for name in node.writes)}
-    group, before = list[_Ran](), dict(values)
+    group: list[_Ran] = []
     for step in program.steps:
         arrays = [values[name] for name in step.reads]
         made = step.segment.run(arrays)
         values.update(zip(step.writes, made, strict=False))
-        group.append(_Ran(step, arrays, made))
+        group.append(_Ran(step, made))
         is_between = not of_file.issuperset(step.writes) and step is not program.steps[-1]
         if is_between and len(group) < _MOST_TOGETHER:
             continue
         own = sum(ran.step.segment.engine == ENGINE for ran in group)
         if own:
-            yield _held_against(graph, group, before, of_file, tolerance)
+            yield _held_against(graph, group, values, of_file, tolerance)
             done += own
             progress(done, total)
-        group, before = [], dict(values)
+        group = []
 
 
 _MOST_TOGETHER = 8
@@ -169,14 +169,13 @@ _MOST_TOGETHER = 8
 
 @dataclass(frozen=True, slots=True)
 class _Ran:
-    """A step that ran, on what, and what it made."""
+    """A step that ran, and what it made."""
 
     step: Step
-    arrays: Sequence[Array]
     made: Sequence[Array]
 
 
-def _held_against(graph: Graph, group: Sequence[_Ran], before: Mapping[str, Array], of_file: AbstractSet[str],
+def _held_against(graph: Graph, group: Sequence[_Ran], values: Mapping[str, Array], of_file: AbstractSet[str],
                   tolerance: float | None) -> Compared:  # fmt: skip
     """Steps, most often a single one, beside the nodes between what was there before and what they write of the file.
 
@@ -191,7 +190,7 @@ def _held_against(graph: Graph, group: Sequence[_Ran], before: Mapping[str, Arra
     try:
         if not writes or not reads <= of_file:
             raise ModelError("it stands between values of a rewrite, which the file does not have")
-        known = {name: a for name, a in before.items() if name in of_file and name not in writes}
+        known = {name: a for name, a in values.items() if name in of_file and name not in made}
         given, other = _other(graph, known, tuple(writes))
         theirs = other.run(list(given.values()))
     except Error as error:

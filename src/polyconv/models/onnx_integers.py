@@ -16,7 +16,7 @@ import numpy as np
 from polyconv.dialects import ort
 from polyconv.models.graph import Array, Node
 from polyconv.models.onnx_bounds import CLIPPING, bounds_of
-from polyconv.models.onnx_products import one_axis
+from polyconv.models.onnx_products import other_axes
 from polyconv.models.onnx_quantities import BYTES, Quantity, convolved, of_channels, quantity, tensor_wide
 from polyconv.models.onnx_weights import is_transposed, output_channels
 from polyconv.models.rewriting import Change, View
@@ -288,8 +288,8 @@ def integer_product(node: Node, view: View) -> Change | None:
         conv = Node(node.name, "NhwcConv", ort.CONTRIB, 1, (x, real), node.outputs, stands_for=node.of_file)
         return Change((node,), (made, conv), constants)
     image, sums = view.fresh(f"image of {name}"), view.fresh(f"image {name}")
-    there, axes = one_axis("Unsqueeze", node, x, image, view)
-    back, _ = one_axis("Squeeze", node, sums, name, view)
+    there, axes = other_axes("Unsqueeze", node, x, image, (2,), view)
+    back, _ = other_axes("Squeeze", node, sums, name, (2,), view)
     inputs = image, real, *node.inputs[2:]
     conv = Node(node.name, "Conv", "", version, inputs, (sums,), stands_for=node.of_file)
     return Change((node,), (there, made, conv, back), constants | axes)

@@ -14,9 +14,9 @@ from dataclasses import replace
 import numpy as np
 
 from polyconv.models.elements import BY_TYPE
-from polyconv.models.graph import Node
+from polyconv.models.graph import Array, Node
 from polyconv.models.native import OWN
-from polyconv.models.onnx_products import FLOATS, named_axes
+from polyconv.models.onnx_products import FLOATS, named_axes, other_axes
 from polyconv.models.rewriting import Change, View, standing_for
 
 __all__ = ["added_product", "attention", "later_turned", "scaled_product", "turned_product"]
@@ -157,14 +157,11 @@ def later_turned(node: Node, view: View) -> Change | None:
         left = perm
     order = [sorted(left).index(axis) for axis in left]
     inner = [view.fresh(f"{name} before {turn.name}") if name else "" for name in node.outputs]
-    constants = {}
-    if node.op == "Squeeze" and node.version >= 13:
-        which = view.fresh(f"axes of {inner[0]}")
-        constants[which] = np.array(before)
-        first = standing_for(node, (node,), inputs=(turn.inputs[0], which), outputs=tuple(inner))
+    constants = dict[str, Array]()
+    if node.op == "Squeeze":
+        first, constants = other_axes("Squeeze", node, turn.inputs[0], inner[0], before, view)
     else:
-        words = {**node.attributes, **({"axes": before} if node.op == "Squeeze" else {"axis": before[0]})}
-        inputs = (turn.inputs[0], *node.inputs[1:])
+        words, inputs = {**node.attributes, "axis": before[0]}, (turn.inputs[0], *node.inputs[1:])
         first = standing_for(node, (node,), inputs=inputs, outputs=tuple(inner), attributes=words)
     turns = [
         standing_for(turn, (turn,), inputs=(name,), outputs=(output,), attributes={"perm": order})

@@ -19,7 +19,7 @@ from polyconv.models.onnx_weights import held_weights, normalisation, scaled_wei
 from polyconv.models.rewriting import Change, View
 
 __all__ = [
-    "ACTIVATIONS", "ALL_FLOATS", "FLOATS", "activated_before", "linear", "named_axes", "one_axis", "product",
+    "ACTIVATIONS", "ALL_FLOATS", "FLOATS", "activated_before", "linear", "named_axes", "other_axes", "product",
     "same_shape", "scaled_rows", "there_and_back", "turned",
 ]  # fmt: skip
 
@@ -62,8 +62,8 @@ def linear(node: Node, view: View, *, types: Sequence[str] = FLOATS) -> Change |
     names = [view.fresh(f"{role} of {y}") for role in ("windows", "bias")[: 1 + bool(bias.size)]]
     constants = dict(zip(names, (w[:, :, None], bias), strict=False))
     image, made = view.fresh(f"{x} as an image of {y}"), view.fresh(f"image {y}")
-    before, axes = one_axis("Unsqueeze", node, x, image, view)
-    after, _ = one_axis("Squeeze", node, made, y, view)
+    before, axes = other_axes("Unsqueeze", node, x, image, (2,), view)
+    after, _ = other_axes("Squeeze", node, made, y, (2,), view)
     conv = Node(node.name, "Conv", "", view.opsets[""], (image, *names), (made,), stands_for=node.of_file)
     return Change((node,), (before, conv, after), constants | axes)
 
@@ -116,12 +116,13 @@ def _times(array: Array, factor: float) -> Array:
         return (array.astype(np.float64) * float(np.float32(factor))).astype(array.dtype)
 
 
-def one_axis(op: str, node: Node, x: str, y: str, view: View) -> tuple[Node, dict[str, Array]]:
-    """A node that adds or removes a third axis of one element, and the constant that says which."""
-    version, name = view.opsets[""], f"third axis of {node.outputs[0]}"
-    attributes: dict[str, Any] = {} if version >= 13 else {"axes": [2]}
-    axes = {name: np.array([2])} if version >= 13 else {}
-    return Node(node.name, op, "", version, (x, *axes), (y,), attributes, stands_for=node.of_file), axes
+def other_axes(op: str, node: Node, x: str, y: str, axes: Sequence[int], view: View
+               ) -> tuple[Node, dict[str, Array]]:  # fmt: skip
+    """A Squeeze or Unsqueeze that stands for a node, and the constant that says of which axes; alike ones share it."""
+    version, name = view.opsets[""], f"axes {', '.join(map(str, axes))} of {node.outputs[0]}"
+    attributes: dict[str, Any] = {} if version >= 13 else {"axes": list(axes)}
+    constants = {name: np.array(axes)} if version >= 13 else {}
+    return Node(node.name, op, "", version, (x, *constants), (y,), attributes, stands_for=node.of_file), constants
 
 
 def there_and_back(node: Node, view: View) -> Change | None:

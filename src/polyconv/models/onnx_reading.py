@@ -30,7 +30,6 @@ from polyconv.settings import resolve as setting
 __all__ = ["read_onnx"]
 
 
-
 class _Large(NamedTuple):
     """A constant whose values are taken from the file each time: its type and shape."""
 

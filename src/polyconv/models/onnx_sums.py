@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,8 +16,9 @@ import numpy as np
 from polyconv.models.elements import BY_TYPE, type_of
 from polyconv.models.graph import Array, Node, Value
 from polyconv.models.native import OWN
-from polyconv.models.onnx_products import FLOATS
+from polyconv.models.onnx_products import FLOATS, other_axes
 from polyconv.models.rewriting import Change, View, standing_for
+from polyconv.operators.counting import letters_of
 
 __all__ = ["sums_of_products"]
 
@@ -38,25 +38,14 @@ class _Terms(NamedTuple):
         return self._replace(left=self.right, right=self.left)
 
 
-def _letters_of(node: Node) -> tuple[list[str], str] | None:
-    """The letters of an Einsum's operands and of its result; None where it has an ellipsis, or takes a diagonal."""
-    text = node.attributes.get("equation", b"")
-    equation = (text.decode("ascii", "replace") if isinstance(text, bytes) else str(text)).replace(" ", "")
-    read, arrow, made = equation.partition("->")
-    terms = read.split(",")
-    if not arrow:  # then the letters that stand there once, in the order of the alphabet
-        made = "".join(sorted(letter for letter in set(read) - {","} if read.count(letter) == 1))
-    every = "".join(terms)
-    is_plain = all(letter.isascii() and letter.isalpha() for letter in every + made) and set(made) <= set(every)
-    return (terms, made) if is_plain and all(len(set(t)) == len(t) for t in (*terms, made)) else None
-
-
 def sums_of_products(node: Node, view: View) -> Change | None:
     """``Einsum(a, b)`` -> a product of a and b in some order of their axes, or of one and constant weights."""
-    found = _letters_of(node)
+    found = letters_of(node.attributes)
     if found is None or len(found[0]) != 2 or len(node.inputs) != 2:
         return None
     (left, right), made = found
+    if any(len(set(letters)) < len(letters) for letters in (left, right)):  # it takes a diagonal
+        return None
     summed = "".join(letter for letter in left if letter in right and letter not in made)
     terms, values = _Terms(left, right, made, summed), [_known(name, view) for name in node.inputs]
     if not summed or set(left) | set(right) != {*made, *summed} or not made or not _fit(terms, values):
@@ -100,15 +89,17 @@ def _product(node: Node, view: View, terms: _Terms) -> Change | None:
     column = columns[-1]
     row = rows[-1] if rows else _ROW
     stack = [letter for letter in terms.made if letter not in (row, column)]
-    nodes, constants, words = list[Node](), dict[str, Array](), {"dtype": _dtype(names[0], view)}
-    inputs = list[str]()
+    nodes, constants, inputs = list[Node](), dict[str, Array](), list[str]()
+    words: dict[str, Any] = {"dtype": BY_TYPE[view.values[names[0]].type].numpy.name}
     wanted = {"a_order": [*stack, row, terms.summed], "b_order": [*stack, terms.summed, column]}
     for name, letters, (role, order) in zip(names, terms[:2], wanted.items(), strict=True):
         new = [letter for letter in _needed(order, letters) if letter not in letters]
         given, there = name, [*new, *letters]
         if new:
             given = view.fresh(f"{name} for {node.outputs[0]}")
-            nodes.append(_shown("Unsqueeze", node, view, name, given, range(len(new)), constants))
+            shown, axes = other_axes("Unsqueeze", node, name, given, range(len(new)), view)
+            nodes.append(shown)
+            constants |= axes
         _say(words, role, [there.index(letter) for letter in _needed(order, letters)])
         inputs.append(given)
     outputs, after = _stored(node, view, terms.made, [*stack, row, column], words, constants)
@@ -145,7 +136,9 @@ def _stored(node: Node, view: View, made: str, stack: Sequence[str], words: dict
         name = inner
     if row == _ROW:
         inner = view.fresh(f"{name} with one row")
-        after.insert(0, _shown("Squeeze", node, view, inner, name, (len(order) - 2,), constants))
+        shown, axes = other_axes("Squeeze", node, inner, name, (len(order) - 2,), view)
+        after.insert(0, shown)
+        constants |= axes
         name = inner
     return name, after
 
@@ -196,19 +189,6 @@ def _reshaped(node: Node, view: View, x: str, y: str, shape: Sequence[int], node
     return y
 
 
-def _shown(op: str, node: Node, view: View, x: str, y: str, axes: Sequence[int], constants: dict[str, Array]) -> Node:
-    """A Squeeze or Unsqueeze."""
-    if view.opsets[""] < 13:
-        return _node(node, view, op, (x,), y, {"axes": list(axes)})
-    which = view.fresh(f"axes of {y}")
-    constants[which] = np.array(axes)
-    return _node(node, view, op, (x, which), y, {})
-
-
 def _node(node: Node, view: View, op: str, inputs: tuple[str, ...], output: str, attributes: dict[str, Any]) -> Node:
-    made = standing_for(node, (node,), op=op, inputs=inputs, outputs=(output,), attributes=attributes)
-    return replace(made, version=view.opsets[""])
-
-
-def _dtype(name: str, view: View) -> str:
-    return BY_TYPE[view.values[name].type].numpy.name
+    return standing_for(node, (node,), op=op, version=view.opsets[""], inputs=inputs, outputs=(output,),
+                        attributes=attributes)  # fmt: skip

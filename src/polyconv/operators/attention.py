@@ -52,7 +52,7 @@ class Attention:
     columns: int
     is_scaled: bool
     has_addend: bool
-    is_guarded: bool = False
+    is_guarded: bool
 
     def __str__(self) -> str:
         return f"{self.dtype}{' added' * self.has_addend}{' scaled' * self.is_scaled}{' guarded' * self.is_guarded}"

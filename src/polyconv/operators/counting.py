@@ -17,7 +17,7 @@ from polyconv.errors import ArgumentError
 from polyconv.operators.job import Array, Known, Operation
 from polyconv.operators.views import Dims, Look, View
 
-__all__ = ["check_places", "counting"]
+__all__ = ["axis_of", "check_places", "counting", "letters_of"]
 
 _LETTERS = 26
 """Axes of an operand that a product may name."""
@@ -82,11 +82,12 @@ def _counts(look: Look, dtype: str, dims: Dims | None) -> View:
     return View(look, (dtype,), True, dims)
 
 
-def _axis(operation: Operation, x: Array, usual: int) -> int:
-    axis = operation.attributes.get("axis", usual)
-    if not isinstance(axis, int) or not -x.ndim <= axis < x.ndim:
-        raise ArgumentError(f"axis={axis} lies outside the input of shape {x.shape}")
-    return axis % x.ndim
+def axis_of(operation: Operation, shape: Sequence[int], usual: int) -> int:
+    """The axis that an operation names, counted from the first one."""
+    axis, rank = operation.attributes.get("axis", usual), len(shape)
+    if not isinstance(axis, int) or not -rank <= axis < rank:
+        raise ArgumentError(f"axis={axis} lies outside the input of shape {tuple(shape)}")
+    return axis % rank
 
 
 def _size(operation: Operation, inputs: Sequence[Known]) -> View | str:
@@ -152,7 +153,7 @@ def _largest(operation: Operation, inputs: Sequence[Known]) -> View | str:
     find, keepdims = np.argmax if operation.op == "ArgMax" else np.argmin, a.get("keepdims", 1) == 1
 
     def look(x: Array) -> Array:
-        axis = _axis(operation, x, 0)
+        axis = axis_of(operation, x.shape, 0)
         if not x.shape[axis]:
             raise ArgumentError(f"axis={axis} of the input of shape {x.shape} has no element")
         made: Array = find(x, axis, keepdims=keepdims)
@@ -173,7 +174,7 @@ def _ordered(operation: Operation, inputs: Sequence[Known]) -> View | str:
     def look(inputs: Sequence[Array | None]) -> Sequence[Array]:
         x, asked = inputs[0], inputs[1]
         assert x is not None and asked is not None
-        axis, count = _axis(operation, x, -1), int(asked.item())
+        axis, count = axis_of(operation, x.shape, -1), int(asked.item())
         extent = x.shape[axis]
         if not 0 <= count <= extent:
             raise ArgumentError(f"it has {extent} elements along axis {axis}, of which {count} are asked for")
@@ -223,7 +224,7 @@ def _picked(operation: Operation, inputs: Sequence[Known]) -> View | str:
         return "there are many places"
 
     def look(x: Array, places: Array) -> Array:
-        axis = _axis(operation, x, 0)
+        axis = axis_of(operation, x.shape, 0)
         check_places(places, x.shape, axis)
         part = x[tuple(slice(None) if at == axis else slice(p) for at, p in enumerate(places.shape))]
         return np.take_along_axis(part, _indices(places, x, axis), axis)
@@ -239,7 +240,7 @@ def _scattered(operation: Operation, inputs: Sequence[Known]) -> View | str:
         return "it sums"
 
     def look(x: Array, places: Array, updates: Array) -> Array:
-        axis = _axis(operation, x, 0)
+        axis = axis_of(operation, x.shape, 0)
         check_places(places, x.shape, axis)
         if places.shape != updates.shape:
             raise ArgumentError(f"places of shape {places.shape} do not fit numbers of shape {updates.shape}")
@@ -275,18 +276,30 @@ def _reversed(operation: Operation, inputs: Sequence[Known]) -> View | str:
     return _counts(_one(look), inputs[0].dtype, inputs[0].dims)
 
 
+def letters_of(attributes: Mapping[str, Any]) -> tuple[list[str], str] | None:
+    """The letters of an Einsum's operands and of its result; None where it has an ellipsis, or the result one twice.
+
+    Without an arrow the result has the letters that stand there once, in the order of the alphabet.
+    """
+    read, arrow, made = str(attributes.get("equation", "")).replace(" ", "").partition("->")
+    terms = read.split(",")
+    every = "".join(terms)
+    made = made if arrow else "".join(sorted(letter for letter in set(every) if every.count(letter) == 1))
+    is_plain = all(letter.isascii() and letter.isalpha() for letter in every + made)
+    return (terms, made) if is_plain and set(made) <= set(every) and len(set(made)) == len(made) else None
+
+
 def _outer(operation: Operation, inputs: Sequence[Known]) -> View | str:
     """Einsum that sums over nothing: products of all elements of its inputs with each other, and turns of axes."""
-    text = operation.attributes.get("equation", b"")
-    terms = (text.decode("ascii", "replace") if isinstance(text, bytes) else str(text)).replace(" ", "")
-    read, arrow, made = terms.partition("->")
-    letters = {letter for letter in read if letter != ","}
-    is_plain = all(letter.isascii() and letter.isalpha() for letter in letters)
-    if not arrow or not is_plain or letters != set(made) or len(made) != len(letters) or len(letters) > _LETTERS:
+    found = letters_of(operation.attributes)
+    letters = set("".join(found[0])) if found else set[str]()
+    if found is None or letters != set(found[1]) or len(letters) > _LETTERS:
         return "it sums products"
+    terms, made = found
     if not _alike(*inputs):
         return "its inputs are of several types"
-    return _counts(_one(lambda *given: np.einsum(terms, *given)), inputs[0].dtype, _open(len(made)))
+    equation = f"{','.join(terms)}->{made}"
+    return _counts(_one(lambda *given: np.einsum(equation, *given)), inputs[0].dtype, _open(len(made)))
 
 
 def _remainder(operation: Operation, inputs: Sequence[Known]) -> View | str:
@@ -306,8 +319,8 @@ def _remainder(operation: Operation, inputs: Sequence[Known]) -> View | str:
 
 
 def _angles(operation: Operation, inputs: Sequence[Known]) -> View | str:
-    """Sin and Cos, as encodings of places have them."""
-    if inputs[0].dtype not in ("float32", "float64"):
+    """Sin and Cos of f64, as encodings of places have them; those of f32 are part of passes."""
+    if inputs[0].dtype != "float64":
         return "it is not done here for this type"
     return _counts(_one(np.sin if operation.op == "Sin" else np.cos), inputs[0].dtype, inputs[0].dims)
 

@@ -73,7 +73,7 @@ def gridding(operation: Operation) -> Own | str:
     if x.dims is None or grid.dims is None or len(grid.dims) != len(x.dims) or not 3 <= len(x.dims) <= 2 + _MOST_AXES:
         return "the model does not say that it has one to three axes behind channels"
     a = operation.attributes
-    mode, padding = (_word(a.get(name, usual)) for name, usual in (("mode", "linear"), ("padding_mode", "zeros")))
+    mode, padding = a.get("mode", "linear"), a.get("padding_mode", "zeros")
     if set(a).difference(("align_corners", "mode", "padding_mode")) or mode not in _MODES:
         return f"it is {mode}, which is not interpolated here"
     if padding not in ("zeros", "border"):
@@ -81,10 +81,6 @@ def gridding(operation: Operation) -> Own | str:
     ends_are_middles = bool(a.get("align_corners", 0))
     way = partial(_Way, dtype, of_places, len(x.dims) - 2, _MODES[mode], padding == "border", ends_are_middles)
     return own_of(operation, x.dtype, partial(_plan, way))
-
-
-def _word(value: object) -> str:
-    return value.decode("ascii", "replace") if isinstance(value, bytes) else str(value)
 
 
 def _plan(way: partial[_Way], planning: Planning, numbers: Sequence[int]) -> None:

@@ -14,12 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.dtypes import DTYPES
-from polyconv.errors import ArgumentError
 from polyconv.kernels.convert import LLVM_NAMES
 from polyconv.kernels.language import Module, Type
 from polyconv.kernels.record import Memory, Record, Word, at_once, filled
 from polyconv.operators.along import Along, joined
-from polyconv.operators.counting import check_places
+from polyconv.operators.counting import axis_of, check_places
 from polyconv.operators.job import Array, Conditions, Drive, Operation, Own, Plan, Planning, Step, address_of, constant
 from polyconv.operators.lying import Lies
 from polyconv.operators.moving import carrier
@@ -35,19 +34,17 @@ _ITEM = 4096
 def selecting(operation: Operation) -> Own | str:
     """An operation as a table of distances, or why not."""
     x, places = operation.inputs if len(operation.inputs) == 2 else (None, None)
-    held, axis = constant(places), operation.attributes.get("axis", 0)
-    if x is None or held is None or held.dtype.kind not in "iu" or operation.on_gpu or not isinstance(axis, int):
+    held = constant(places)
+    if x is None or held is None or held.dtype.kind not in "iu" or operation.on_gpu:
         return "its places come with a run, or it is on a GPU"
     if carrier(x.dtype) is None or x.dims is None or constant(x) is not None:
         return "the model does not say the type or the rank of what it picks from"
-    return Own((0,), (x.dtype,), partial(_planned, held, axis))
+    return Own((0,), (x.dtype,), partial(_planned, operation, held))
 
 
-def _planned(places: Array, axis: int, given: Sequence[Lies], c: Conditions) -> Plan:
+def _planned(operation: Operation, places: Array, given: Sequence[Lies], c: Conditions) -> Plan:
     planning, x = Planning(given, c), given[0]
-    if not -len(x.shape) <= axis < len(x.shape):
-        raise ArgumentError(f"axis={axis} lies outside the input of shape {x.shape}")
-    axis %= len(x.shape)
+    axis = axis_of(operation, x.shape, 0)
     check_places(places, x.shape, axis)
     y = planning.result(places.shape, x.dtype, alike=False)
     if places.size and not c.dry:

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from polyconv.kernels.language import INT, Module, Value
 from polyconv.kernels.signature import Address, Signature
-from polyconv.lowering.boxes import near_equal
+from polyconv.lowering.boxes import busiest, near_equal
 from polyconv.lowering.program import Request, address_of
 from polyconv.lowering.situation import Situation
 from polyconv.lowering.sweep import Axis, Sweep
@@ -23,8 +23,6 @@ S = TypeVar("S", bound=Signature)
 
 ITEMS = 4
 """Items that every thread has at least, if there are so many."""
-_CUTS = 32
-"""Lengths of parts that are tried, beside the longest: of extents without end there are as many."""
 
 
 @contextmanager
@@ -92,21 +90,15 @@ def cut_for_threads(s: Situation, sweep: Sweep, box: tuple[int, ...], chunk: int
                     ) -> tuple[int, ...]:  # fmt: skip
     """A box of ``chunk`` channels, cut along an axis into parts of ``least`` outputs at least, if threads need more.
 
-    Parts are whole numbers of a ``unit``.  Of those that are at least half as long as threads need, or nearly as long
-    where they are long, the longest with which the first thread, whose share is the largest, has the fewest outputs:
-    28 rows are 14 parts of two for two threads, and not seven of four.
+    Parts are whole numbers of a ``unit``.  Of as many as threads need to twice as many, those of which the busiest
+    thread has the fewest outputs: 28 rows are 14 parts of two for two threads, and not seven of four.
     """
-    if s.threads == 1:
-        return box
     boxes = math.prod(-(-a.out // b) for a, b in zip(sweep, box, strict=True))
     items = (s.problem.n or 0) * -(-s.problem.m // chunk) * boxes
-    units = -(-box[axis] // unit)
-    most = -(-units // -(-ITEMS * s.threads // max(1, items)))
-    every = range(most, max(-(-most // 2), -(-least // unit), most - _CUTS) - 1, -1)
-
-    def share(some: int) -> int:
-        parts = -(-units // some)
-        return some * -(-parts // s.threads)
-
-    cut = max(least, unit * min(every, key=share, default=most))
+    if s.threads == 1 or items >= ITEMS * s.threads:
+        return box
+    units, wanted = max(1, -(-box[axis] // unit)), -(-ITEMS * s.threads // max(1, items))
+    parts = range(min(wanted, units), min(2 * wanted, units) + 1)
+    found = min(parts, key=lambda some: busiest(s.threads, items, units, some, 0.0))
+    cut = max(least, unit * -(-units // found))
     return (*box[:axis], min(box[axis], cut), *box[axis + 1 :])
