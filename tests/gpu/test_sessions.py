@@ -216,7 +216,7 @@ def test_extents_are_computed_before_anything_is_launched() -> None:
     assert where["Shape",] == ("cpu", False)
 
 
-UNKNOWN = [node("Conv", ["x", "w0"], ["h"], pads=[1] * 4), node("Softplus", ["h"], ["s"], name="soft"),
+UNKNOWN = [node("Conv", ["x", "w0"], ["h"], pads=[1] * 4), node("Softsign", ["h"], ["s"], name="soft"),
         node("Relu", ["s"], ["y"])]  # fmt: skip
 
 
@@ -226,7 +226,7 @@ def unknown_network() -> onnx.ModelProto:
 
 
 def test_a_node_without_a_kernel_is_named() -> None:
-    said = r"1 node has no kernel on a GPU: Softplus node 'soft' \(Softplus is not computed here\).*'CPUExecutionProv"
+    said = r"1 node has no kernel on a GPU: Softsign node 'soft' \(Softsign is not computed here\).*'CPUExecutionProv"
     with pytest.raises(Unsupported, match=said):
         polyconv.InferenceSession(unknown_network(), providers=CUDA)
     options = polyconv.SessionOptions()
@@ -241,7 +241,7 @@ def test_a_node_without_a_kernel_runs_on_the_cpu_when_asked() -> None:
     got = session.run(None, {"x": x})[0]
     assert complaint(enclosed(unknown_network(), {"x": x})["y"], got) is None
     assert [(step.ops, step.device, step.copies) for step in session.steps] == [
-        (("Conv",), "cuda:0", False), (("Softplus",), "cpu", True), (("Relu",), "cuda:0", False),
+        (("Conv",), "cuda:0", False), (("Softsign",), "cpu", True), (("Relu",), "cuda:0", False),
     ]  # fmt: skip
     assert session.get_providers() == MIXED
 

@@ -62,7 +62,7 @@ STOPS = {
 def test_a_node_that_fails_in_the_middle_is_named_and_later_runs_are_right(what: str) -> None:
     stops, wrong, right = STOPS[what]
     nodes = [
-        CONV, node("Softplus", ["c"], ["s"], "before"), stops, node("Neg", ["y"], ["z"], "after"),
+        CONV, node("Softsign", ["c"], ["s"], "before"), stops, node("Neg", ["y"], ["z"], "after"),
         node("Conv", ["c", "v"], ["d"], "another"),
     ]  # fmt: skip
     inputs = [info("x", ["n", 3, 8, 8]), info("sizes", [None], onnx.TensorProto.INT64)]

@@ -118,7 +118,7 @@ def test_special_numbers(dtype: Any, level: str | None) -> None:
 
 EXACT: dict[str, Callable[[Any], Any]] = {
     "Exp": mpmath.exp, "Erf": mpmath.erf, "Tanh": mpmath.tanh, "Sigmoid": lambda v: 1 / (1 + mpmath.exp(-v)),
-    "Log": mpmath.log,
+    "Log": mpmath.log, "Softplus": lambda v: mpmath.log1p(mpmath.exp(v)),
 }  # fmt: skip
 
 
@@ -150,6 +150,15 @@ def test_ends_of_the_exponential() -> None:
         np.testing.assert_array_equal(one("Exp", x), np.exp(x))
         np.testing.assert_array_equal(one("Exp", x.astype(np.float64))[:3], np.exp(x.astype(np.float64))[:3])
     np.testing.assert_array_equal(one("Erf", x[:5]), np.array([np.nan, 1, -1, 1, 1], np.float32))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_ends_of_softplus(dtype: Any, level: str | None) -> None:
+    x = np.array([np.nan, np.inf, -np.inf, 1e30, -1e30, 0.0, -0.0], dtype)
+    ends = np.array([np.nan, np.inf, 0, 1e30, 0, np.log(2), np.log(2)], dtype)
+    np.testing.assert_array_max_ulp(one("Softplus", x, level=level)[1:], ends[1:], 1)
+    assert np.isnan(one("Softplus", x, level=level)[0])
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -418,8 +418,8 @@ def test_spelled_out_activations_are_fused(name: str) -> None:
     assert all(f"act={word}" in (record.problem or "") for record in made.nodes)
 
 
-@pytest.mark.parametrize("name", ["Gelu", "Gelu of halves"])
-def test_a_gelu_behind_no_convolution_is_one_function(name: str) -> None:
+@pytest.mark.parametrize("name", ["Gelu", "Gelu of halves", "Mish"])
+def test_a_function_behind_no_convolution_is_one_function(name: str) -> None:
     constants = {k: np.array(v, np.float32) for k, v in NUMBERS.items()}
     model = onnx_model([node("Abs", ["x"], ["b"]), node("Neg", ["b"], ["c"]), *SPELLED[name]],
                        [info("x", [1, 4, 9, 8])], ["y"], constants)  # fmt: skip

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from polyconv.conformance.enclosure_functions import FUNCTION_UNITS, OF_ONE, inverted
 from polyconv.conformance.enclosure_products import convolution, dequantise, integer_convolution, product, quantise
 from polyconv.conformance.enclosures import (
     Array,
@@ -25,7 +26,6 @@ from polyconv.conformance.enclosures import (
     summed,
 )
 from polyconv.errors import ArgumentError
-from polyconv.problem.epilogue import ACTIVATIONS
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
@@ -33,10 +33,6 @@ if TYPE_CHECKING:
 __all__ = ["RULES", "enclosed", "enclosed_node"]
 
 Rule = Callable[[Call], Sequence[Enclosure]]
-
-_FUNCTION_UNITS = 8
-"""Units in the last place by which an engine's function of one number may err, of the result or of 1."""
-
 
 def enclosed(model: ModelProto, feeds: Mapping[str, Array]) -> dict[str, Enclosure]:
     """Enclosures of every value of a model.
@@ -116,55 +112,6 @@ def _cast(call: Call) -> list[Enclosure]:
     return [rounded(low, high, dtype, 1)]
 
 
-# -- one number to one ------------------------------------------------------------------------------
-
-
-def _function(of: Callable[[Array], Array], slope: float, x: Enclosure) -> Enclosure:
-    """A function whose steepest slope is known; engines compute it by polynomials on its range of about 1."""
-    at, spread = of(x.middle), slope * x.radius
-    return rounded(at - spread, at + spread, x.dtype, _FUNCTION_UNITS, np.maximum(np.abs(at) + spread, 1.0))
-
-
-def _activation(call: Call) -> list[Enclosure]:
-    op = call.node.op_type
-    row = ACTIVATIONS[op]
-    defaults = row.defaults or ()
-    values = [call.attribute(name, default) for name, default in zip(row.parameters, defaults, strict=True)]
-    scaling = (abs(v) for name, v in zip(row.parameters, values, strict=True) if name == "alpha")
-    return [_function(lambda v: row.reference(v, *values), row.lipschitz * max(1.0, *scaling, 1.0), call.at(0))]
-
-
-def _of_function(of: Callable[[Array], Array], slope: float) -> Rule:
-    return lambda call: [_function(of, slope, call.at(0))]
-
-
-def _erf(v: Array) -> Array:
-    return np.vectorize(math.erf, otypes=[np.float64])(v) if v.size else v
-
-
-def _exp(call: Call) -> list[Enclosure]:
-    x = call.at(0)
-    return [rounded(np.exp(x.low), np.exp(x.high), x.dtype, _FUNCTION_UNITS)]
-
-
-def _neg(call: Call) -> list[Enclosure]:
-    x = call.at(0)
-    return [Enclosure(-x.high, -x.low, x.dtype)]
-
-
-def _abs(call: Call) -> list[Enclosure]:
-    x = call.at(0)
-    least = np.where((x.low <= 0) & (x.high >= 0), 0.0, np.minimum(np.abs(x.low), np.abs(x.high)))
-    return [Enclosure(least, x.largest, x.dtype)]
-
-
-def _prelu(call: Call) -> list[Enclosure]:
-    x, slope = call.at(0), call.at(1)
-    a, b = x.ends(lambda e: np.where(e >= 0, e, e * slope.low))
-    turn = np.where((x.low < 0) & (x.high > 0), 0.0, a)  # where the slope changes its sign, the least may lie
-    return [rounded(np.minimum.reduce((a, b, turn)), np.maximum.reduce((a, b, turn)), x.dtype, 1)]
-
-
 # -- arithmetic of two ------------------------------------------------------------------------------
 
 
@@ -175,12 +122,6 @@ def _multiplied(a: Enclosure, b: Enclosure, units: float = 1) -> Enclosure:
 
 def _negated(a: Enclosure) -> Enclosure:
     return Enclosure(-a.high, -a.low, a.dtype)
-
-
-def _inverted(a: Enclosure) -> Enclosure:
-    """One over something that is not zero."""
-    spans = (a.low <= 0) & (a.high >= 0)
-    return Enclosure(np.where(spans, -np.inf, 1 / a.high), np.where(spans, np.inf, 1 / a.low), a.dtype)
 
 
 def _arithmetic(of_integers: Any, of_floats: Callable[[Enclosure, Enclosure], Enclosure]) -> Rule:
@@ -276,7 +217,7 @@ def _softmax(call: Call) -> list[Enclosure]:
     low, high = x.ends(lambda e: np.exp(e - top))
     sums = [e.sum(axis=axes, keepdims=True) for e in (low, high)]
     terms = math.prod(x.shape[a] for a in axes)
-    units = terms + 3 * _FUNCTION_UNITS + float(np.max(x.high - x.low.min(), initial=0.0))
+    units = terms + 3 * FUNCTION_UNITS + float(np.max(x.high - x.low.min(), initial=0.0))
     return [rounded(low / (sums[1] - high + low), high / (sums[0] - low + high), x.dtype, units)]
 
 
@@ -311,7 +252,7 @@ def _normalised(x: Enclosure, axes: tuple[int, ...], epsilon: float) -> Enclosur
     squares = np.mean(x.largest**2, axis=axes, keepdims=True)  # of which the mean's square may be taken
     variance = rounded(variance.low, variance.high, x.dtype, 2 * terms + 8, squares)
     root = [np.sqrt(np.maximum(v + epsilon, 0.0)) for v in (variance.low, variance.high)]
-    return _multiplied(apart, _inverted(rounded(root[0], root[1], x.dtype, 4)), 4)
+    return _multiplied(apart, inverted(rounded(root[0], root[1], x.dtype, 4)), 4)
 
 
 def _layer_normalisation(call: Call) -> list[Enclosure]:
@@ -351,9 +292,8 @@ _MOVING = (
 
 RULES: Mapping[str, Rule] = {
     **dict.fromkeys(_MOVING, _moved),
-    **dict.fromkeys(set(ACTIVATIONS) - {"Relu", "Clip", "Silu"}, _activation),
+    **OF_ONE,
     **dict.fromkeys(("ReduceMean", "ReduceSum", "GlobalAveragePool"), _reduced),
-    "Abs": _abs,
     "Add": _arithmetic(np.add, added),
     "AveragePool": _average_pool,
     "BatchNormalization": _batch_normalisation,
@@ -362,11 +302,8 @@ RULES: Mapping[str, Rule] = {
     "ConstantOfShape": _constant,
     "Conv": convolution,
     "ConvTranspose": convolution,
-    "Cos": _of_function(np.cos, 1.0),
     "DequantizeLinear": dequantise,
-    "Div": _arithmetic(np.floor_divide, lambda a, b: _multiplied(a, _inverted(b), 3)),
-    "Erf": _of_function(_erf, 1.13),
-    "Exp": _exp,
+    "Div": _arithmetic(np.floor_divide, lambda a, b: _multiplied(a, inverted(b), 3)),
     "Gemm": product,
     "GlobalMaxPool": _global_max_pool,
     "InstanceNormalization": _instance_normalisation,
@@ -374,17 +311,12 @@ RULES: Mapping[str, Rule] = {
     "MatMul": product,
     "MaxPool": _max_pool,
     "Mul": _arithmetic(np.multiply, _multiplied),
-    "Neg": _neg,
-    "PRelu": _prelu,
     "Pad": _pad,
     "QLinearConv": integer_convolution,
     "QuantizeLinear": quantise,
     "Resize": _resize,
     "Shape": _shape,
-    "Sin": _of_function(np.sin, 1.0),
     "Softmax": _softmax,
-    "Softplus": _of_function(lambda v: np.logaddexp(v, 0.0), 1.0),
-    "Softsign": _of_function(lambda v: v / (1 + np.abs(v)), 1.0),
     "Sub": _arithmetic(np.subtract, lambda a, b: added(a, _negated(b))),
     "Sum": _sum,
 }

@@ -16,10 +16,11 @@ from collections.abc import Callable, Sequence
 
 from polyconv.kernels.emitter import Emitter
 from polyconv.kernels.formats import FORMATS
+from polyconv.kernels.logarithm import logarithm
 from polyconv.kernels.values import Value
 from polyconv.problem.epilogue import ACTIVATIONS
 
-__all__ = ["PARAMETERS", "apply", "error_function", "exponential", "exponential_below", "polynomial"]
+__all__ = ["PARAMETERS", "apply", "error_function", "exponential", "exponential_below", "polynomial", "softplus"]
 
 PARAMETERS = {name: len(row.parameters) for name, row in ACTIVATIONS.items()}
 """How many parameters each activation takes."""
@@ -285,6 +286,16 @@ def exponential_below(k: Emitter, v: Value) -> Value:
     p, n = _exponential(k, v)  # of a v that is too small these are anything
     power = _power(k, n, v.type.element)
     return k.select(v < f.least, k.constant(v.type, 0.0), k.fma(p, power, power))
+
+
+def softplus(k: Emitter, v: Value) -> Value:
+    """``ln(1 + e^v) = max(v, 0) + ln(1 + e)`` with ``e = e^-|v|``.
+
+    ``u = 1 + e`` is rounded, by ``e - (u - 1)``, which is exact; that over u is what its logarithm lacks.
+    """
+    e, _, _ = _decay(k, v)
+    u = e + 1.0
+    return _at_least(k, v, 0.0) + (logarithm(k, u) + (e - (u - 1.0)) / u)
 
 
 def error_function(k: Emitter, v: Value) -> Value:

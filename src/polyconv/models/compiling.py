@@ -260,15 +260,27 @@ def _make_all(
 
 def _is_read_by_pixels(layout: Layout, name: str, readers: Mapping[str, Sequence[tuple[int, Node]]],
                        results: Sequence[str]) -> bool:  # fmt: skip
-    """Whether channels are last and convolutions alone read a value, or what is that value in another shape."""
-    found = readers.get(name, ())
-    return layout.is_last and name not in results and bool(found) and all(
-        not node.domain and node.inputs[:1] == (name,) and name not in node.inputs[1:] and (
-            node.op in ("Conv", "ConvTranspose")
-            or (node.op == "Reshape" and _is_read_by_pixels(layout, node.outputs[0], readers, results))
-        )
-        for _, node in found
-    )  # fmt: skip
+    """Whether channels are last and convolutions alone read a value, or what keeps its order for them."""
+    waiting, seen = [name], set[str]()
+    while waiting:
+        value = waiting.pop()
+        found = readers.get(value, ())
+        if value in results or not found:
+            return False
+        seen.add(value)
+        for _, node in found:
+            is_first = node.inputs[:1] == (value,) and value not in node.inputs[1:]
+            if node.domain or not (is_first or node.op == "Concat"):
+                return False
+            if node.op in _KEEPS_ORDER and node.outputs[0] not in seen:
+                waiting.append(node.outputs[0])
+            elif node.op not in ("Conv", "ConvTranspose", *_KEEPS_ORDER):
+                return False
+    return layout.is_last
+
+
+_KEEPS_ORDER = ("AveragePool", "Concat", "MaxPool", "Reshape", "Resize")
+"""Operators whose results lie as what they read."""
 
 
 def _numbers_aside(making: _Making, fragments: Mapping[Node, Fragment], node: Node) -> Sequence[str] | None:

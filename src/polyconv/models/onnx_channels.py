@@ -21,7 +21,7 @@ from polyconv.models.native import OWN
 from polyconv.models.onnx_weights import output_channels
 from polyconv.models.rewriting import Change, View
 
-__all__ = ["biased", "channels_first", "grouped_lines", "scaled_lines"]
+__all__ = ["biased", "channels_first"]
 
 _MOST_NODES = 64
 
@@ -239,75 +239,3 @@ def biased(node: Node, view: View) -> Change | None:
     with np.errstate(over="ignore", invalid="ignore"):
         sums = whole if bias is None else (bias.astype(np.float64) + whole).astype(kind)
     return Change((conv, node), (made,), {name: sums})
-
-
-def _numbers(following: Node | None, op: str, view: View, kind: str, rank: int, axis: int) -> Array | None:
-    """What a Mul or Add that follows has for each element along an axis; None of other nodes, and of other types."""
-    if following is None or following.op != op or following.domain or following.attributes:
-        return None
-    given = next((n for at in (0, 1) if (n := view.constant(following, at)) is not None), None)
-    return None if given is None or type_of(given.dtype) != kind else along(given, rank, axis)
-
-
-def grouped_lines(node: Node, view: View) -> Change | None:
-    """``Reshape(InstanceNormalization(Reshape(x)))`` of groups of channels -> ``GroupNormalization(x)``.
-
-    With the ``Mul`` and ``Add`` by channel that follow, as PyTorch exports it; numbers in f64, rounded once.
-    """
-    before, after = view.makers.get(node.inputs[0]), view.only_reader(node.outputs[0])
-    given = [view.constant(node, at) for at in (1, 2)]
-    moves = [each for each in (before, after) if each is not None and each.op == "Reshape" and not each.domain]
-    if len(moves) < 2 or view.only_reader(node.inputs[0]) is not node or any(g is None or g.ndim != 1 for g in given):
-        return None
-    x, y = view.values.get(moves[0].inputs[0]), view.values.get(moves[1].outputs[0])
-    lines = view.values.get(node.inputs[0])
-    if x is None or y is None or not x.dims or x.dims != y.dims or len(x.dims) < 3 or x.type not in _FLOATS:
-        return None
-    scale, shift = (g.astype(np.float64) for g in given if g is not None)
-    groups, channels = len(scale), x.dims[1]
-    dims = () if lines is None or lines.dims is None else lines.dims
-    if len(dims) != 3 or dims[:2] != (x.dims[0], groups) or None in x.dims or not isinstance(channels, int):
-        return None
-    if not groups or channels % groups or len(shift) != groups:
-        return None
-    scale, shift = (np.repeat(each, channels // groups) for each in (scale, shift))
-    taken = [moves[0], node, moves[1]]
-    for op in ("Mul", "Add"):
-        following = view.only_reader(taken[-1].outputs[0])
-        numbers = _numbers(following, op, view, x.type, len(x.dims), 1)
-        if following is None or numbers is None or numbers.size not in (1, channels):
-            break
-        taken.append(following)
-        scale, shift = (scale * numbers, shift * numbers) if op == "Mul" else (scale, shift + numbers)
-    name, kind = taken[-1].outputs[0], view.constants[node.inputs[1]].dtype
-    with np.errstate(over="ignore"):
-        held = (scale.astype(kind), shift.astype(kind))
-    constants = {view.fresh(f"{role} of {name}"): each for role, each in zip(("scale", "shift"), held, strict=True)}
-    words = {"num_groups": groups, "epsilon": node.attributes.get("epsilon", 1e-5)}
-    stands_for = tuple(each for part in taken for each in part.of_file)
-    made = Node(node.name, "GroupNormalization", "", 21, (moves[0].inputs[0], *constants), (name,), words,
-                stands_for=stands_for)  # fmt: skip
-    return Change(tuple(taken), (made,), constants)
-
-
-def scaled_lines(node: Node, view: View) -> Change | None:
-    """``Add(Mul(LayerNormalization(x), s), b)`` -> ``LayerNormalization(x, s, b)``, of lines along one axis."""
-    x, a = view.values.get(node.inputs[0]), node.attributes
-    if len(node.inputs) != 1 or len(node.outputs) != 1 or x is None or not x.dims:
-        return None
-    rank = len(x.dims)
-    axis, taken, held = a.get("axis", -1) % rank, [node], list[Array]()
-    for op in ("Mul", "Add"):
-        following = view.only_reader(taken[-1].outputs[0])
-        numbers = _numbers(following, op, view, x.type, rank, axis)
-        if following is None or axis != a.get("last_axis", rank - 1) or numbers is None or numbers.size != x.dims[axis]:
-            return None
-        taken.append(following)
-        held.append(numbers)
-    name = taken[-1].outputs[0]
-    constants = {view.fresh(f"{role} of {name}"): n for role, n in zip(("scale", "shift"), held, strict=True)}
-    stands_for = tuple(each for part in taken for each in part.of_file)
-    made = replace(
-        node, inputs=(node.inputs[0], *constants), outputs=taken[-1].outputs, origin=None, stands_for=stands_for
-    )
-    return Change(tuple(taken), (made,), constants)

@@ -19,7 +19,7 @@ from polyconv.models.graph import Array, Node, along
 from polyconv.models.native import OWN
 from polyconv.models.onnx_bounds import clipped
 from polyconv.models.onnx_branches import branches
-from polyconv.models.onnx_channels import biased, channels_first, grouped_lines, scaled_lines
+from polyconv.models.onnx_channels import biased, channels_first
 from polyconv.models.onnx_dynamic import constant_zero, product_of_bytes, spanning
 from polyconv.models.onnx_integers import (
     clipped_sum,
@@ -32,6 +32,7 @@ from polyconv.models.onnx_integers import (
 )
 from polyconv.models.onnx_joins import activated_parts, normalised_parts
 from polyconv.models.onnx_moves import MOVES, again_the_same, joined_as_bytes, moved_as_bytes, quantised_before
+from polyconv.models.onnx_norms import centred_lines, grouped_lines, scaled_lines
 from polyconv.models.onnx_orders import added_product, attention, later_turned, scaled_product, turned_product
 from polyconv.models.onnx_products import (
     ACTIVATIONS,
@@ -265,20 +266,25 @@ def one_slope(node: Node, view: View) -> Change | None:
     return Change((node,), (made,))
 
 
-def gelu(node: Node, view: View) -> Change | None:
-    """``Mul(Mul(x, Add(Erf(Div(x, sqrt 2)), 1)), 0.5)``, in any order -> ``Gelu(x)``."""
-    scaled = view.makers.get(node.inputs[0])
-    for name in () if scaled is None else scaled.inputs:
+def spelled_function(node: Node, view: View) -> Change | None:
+    """The nodes round an ``Erf`` or a ``Softplus`` that spell out a Gelu or a Mish -> one node of that operator."""
+    wanted, version = _SPELLED[node.op]
+    at = view.makers.get(node.inputs[0])
+    for name in (*(() if at is None else at.inputs), node.inputs[0]):
         value = view.values.get(name)
         if value is None or value.type not in ("tensor(float)", "tensor(double)"):
             continue
         found = spelled_out(name, view.readers, view.results, view.constants, activation_of)
-        if found is not None and found[0].name == "Gelu":
+        if found is not None and found[0].name == wanted and node in found[1]:
             nodes, last = found[1], found[1][-1]
             stands_for = tuple(each for taken in nodes for each in taken.of_file)
-            made = Node(last.name, "Gelu", "", 20, (name,), last.outputs, stands_for=stands_for)
+            made = Node(last.name, wanted, "", version, (name,), last.outputs, stands_for=stands_for)
             return Change(tuple(nodes), (made,))
     return None
+
+
+_SPELLED = {"Erf": ("Gelu", 20), "Softplus": ("Mish", 18)}
+"""Operator of which there is one in a spelled-out function -> that function, and the version that has it."""
 
 
 def _rule(apply: Any, *ops: str, is_exact: bool = False, domains: Sequence[str] = ("",)) -> Rule:
@@ -289,12 +295,12 @@ RULES = (
     _rule(same_value, "Identity", "Dropout", "Cast", is_exact=True),
     _rule(known_shape, "Shape", is_exact=True),
     _rule(
-        same_node, "Shape", "DequantizeLinear", "Cast", "Transpose", "Reshape", "Relu", is_exact=True,
-        domains=("", ort.CONTRIB),
+        same_node, "Shape", "DequantizeLinear", "Cast", "Transpose", "Reshape", "Relu", "ReduceMean", "Sub",
+        is_exact=True, domains=("", ort.CONTRIB),
     ),
     _rule(one_slope, "PRelu", is_exact=True),
     _rule(clipped, "Clip", "Max", "Min", is_exact=True),
-    _rule(gelu, "Erf"),
+    _rule(spelled_function, *_SPELLED),
     _rule(integer_weights, "QuantizeLinear", is_exact=True),
     _rule(real_constant, "DequantizeLinear", is_exact=True),
     _rule(turned_weights, "Transpose", is_exact=True),
@@ -340,6 +346,7 @@ ON_CPU = (
     _rule(spanning, "DynamicQuantizeLinear", is_exact=True),
     _rule(product_of_bytes, "MatMulInteger", is_exact=True),
     _rule(constant_zero, "ConvInteger", is_exact=True),
+    _rule(centred_lines, "ReduceMean"),
     _rule(sums_of_products, "Einsum"),
     _rule(later_turned, "Split", "Gather", "Squeeze", is_exact=True),
     _rule(scaled_product, "MatMul", "Product", domains=("", OWN)),

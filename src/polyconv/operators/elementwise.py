@@ -360,6 +360,7 @@ _TABLE: Mapping[str, Reader] = {
     "Sqrt": _same("Sqrt", 1),
     "Exp": _same("Exp", 1),
     "Log": _same("Log", 1),
+    "Softplus": _same("Softplus", 1),
     "Sin": _angle("Sin"),
     "Cos": _angle("Cos"),
     "Round": _same("Round", 1),

@@ -175,6 +175,7 @@ FUNCTIONS: Mapping[str, Function] = {
     "RootPower": Function(1, _root_power, cycles=12),
     "Exp": Function(1, lambda k, dtype, v: mathfn.exponential(k, v), cycles=16),
     "Log": Function(1, lambda k, dtype, v: logarithm(k, v), cycles=30),
+    "Softplus": Function(1, lambda k, dtype, v: mathfn.softplus(k, v), cycles=60),
     "Sin": Function(1, lambda k, dtype, v: sine(k, v), cycles=25),
     "Cos": Function(1, lambda k, dtype, v: cosine(k, v), cycles=25),
     "Round": Function(1, _rounded, cycles=4),

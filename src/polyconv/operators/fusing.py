@@ -30,6 +30,7 @@ from polyconv.operators.job import MOST_OPERANDS, Array, Conditions, Plan, Plann
 from polyconv.operators.lying import Lies, is_channels_last, lies, lies_like, packed
 from polyconv.operators.moving import as_packed, copied
 from polyconv.operators.strided import pass_over
+from polyconv.operators.turning import is_turned
 from polyconv.operators.types import TYPES, dtype_name
 from polyconv.target import Target
 
@@ -234,8 +235,12 @@ def _pass(planning: Planning, expression: Expression, extents: tuple[int, ...], 
     channels would take 5 times as long.
     """
     arrays = [n for n in operands[:-1] if math.prod(planning.lie(n).shape) > 1]
-    if planning.c.on_gpu or len(expression.results) > 1 or len(arrays) != 1 or math.prod(extents) < _WORTH_TURNING:
+    if planning.c.on_gpu or len(expression.results) > 1 or not arrays or math.prod(extents) < _WORTH_TURNING:
         pass_over(planning, expression, extents, operands)
+        return
+    if len(arrays) > 1:
+        turned_by = {n: _turned_like(planning, n, operands[-1]) for n in dict.fromkeys(arrays)}
+        pass_over(planning, expression, extents, [turned_by.get(n, n) for n in operands])
         return
     (x,), y = arrays, operands[-1]
     of_x, of_y = planning.lie(x), planning.lie(y)
@@ -248,6 +253,16 @@ def _pass(planning: Planning, expression: Expression, extents: tuple[int, ...], 
         turned = planning.between(extents, of_y.dtype, alike=is_channels_last(of_x))
         pass_over(planning, expression, extents, [*operands[:-1], turned])
         copied(planning, turned, y, extents, *(Along(n.offset, n.strides) for n in (planning.lie(turned), of_y)))
+
+
+def _turned_like(planning: Planning, x: int, y: int) -> int:
+    """One of several arrays, or a copy of it whose rows run as those of a packed result do: vectors read it so."""
+    of_x, of_y = planning.lie(x), planning.lie(y)
+    if math.prod(of_x.shape) < _WORTH_TURNING or not lies_like(of_y, packed(of_y.shape, of_y.dtype)):
+        return x
+    rows = Along(0, packed(of_x.shape, of_x.dtype).strides)
+    across = is_turned(of_x.shape, Along(of_x.offset, of_x.strides), rows, of_x.dtype.itemsize)
+    return as_packed(planning, x) if across else x
 
 
 def _lies_across(one: Lies, other: Lies) -> bool:

@@ -20,7 +20,7 @@ from polyconv.operators.job import MOST_OPERANDS, Conditions, Job, Joins, Operat
 from polyconv.operators.lying import Lies, channels_last, is_channels_last, lies_like, packed
 from polyconv.operators.numbers import COMES_WITH_THE_RUN, with_numbers
 from polyconv.operators.strided import cycles, passed, swept
-from polyconv.operators.turning import turned_step
+from polyconv.operators.turning import is_turned, turned_step
 
 if TYPE_CHECKING:
     from polyconv.operators.on_gpu.launching import Launching
@@ -153,8 +153,13 @@ def _joined(planning: Planning, parts: Sequence[int], axis: int, places: Collect
     for place, (part, own) in enumerate(zip(parts, shapes, strict=True)):
         lie = planning.lie(part)
         begins.append(offset)
-        if 0 not in own and (places is None or place in places):
-            todo.append((part, own, Along(lie.offset, lie.strides), Along(offset, strides)))
+        source, target = Along(lie.offset, lie.strides), Along(offset, strides)
+        if 0 in own or (places is not None and place not in places):
+            pass
+        elif not c.on_gpu and is_turned(own, source, target, lie.dtype.itemsize):
+            copied(planning, part, y, own, source, target)
+        else:
+            todo.append((part, own, source, target))
         offset += own[at] * strides[at]
     for first in range(0, len(todo), MOST_OPERANDS - 1):
         some = todo[first : first + MOST_OPERANDS - 1]

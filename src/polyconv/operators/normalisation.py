@@ -131,7 +131,9 @@ def _fits(dims: _Dims, wanted: Sequence[int | None]) -> bool:
 
 
 def _epsilon(operation: Operation) -> float:
-    return float(np.float32(operation.attributes.get("epsilon", 1e-5)))
+    """An attribute of ONNX is a float of 32 bits; what a file spells by a constant may be a double."""
+    given = operation.attributes.get("epsilon")
+    return float(np.float32(1e-5) if given is None else given)
 
 
 def _plan(planning: Planning, way: _Way, dtype: str, rank: int, operands: Sequence[int]) -> None:

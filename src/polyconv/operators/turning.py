@@ -21,7 +21,7 @@ from polyconv.operators.job import Conditions, Step, address_of
 from polyconv.operators.rows import each_vector, read, write
 from polyconv.operators.strided import walk_step, walked
 
-__all__ = ["turned_step"]
+__all__ = ["is_turned", "turned_step"]
 
 _MOST_SHORT = 8
 _MOST_LANES = 16
@@ -65,27 +65,38 @@ def turned_step(dtype: str, extents: Sequence[int], source: Along, target: Along
     """The step of a copy whose rows become columns; None for any other."""
     size = DTYPES[dtype].itemsize
     extents, (source, target) = joined(extents, [source, target])
-    ahead, behind = (
-        next((a for a, e in enumerate(extents) if e > 1 and along.strides[a] == size), None)
-        for along in (source, target)
-    )
-    if ahead is None or behind is None or ahead == behind:
+    found = _way(extents, source, target, size)
+    if found is None:
         return None
-    way, last = "square", behind  # rows of the source run along ``ahead``, those of the target along ``behind``
-    if extents[behind] <= _MOST_SHORT:
-        if target.strides[ahead] != extents[behind] * size:
-            return None
-        way = "merge"
-    elif extents[ahead] <= _MOST_SHORT:
-        if source.strides[behind] != extents[ahead] * size:
-            return None
-        way, last = "part", ahead
+    way, ahead, behind = found
+    last = ahead if way == "part" else behind
     order = [a for a in range(len(extents)) if a not in (ahead, behind)] + [ahead + behind - last, last]
     short = 0 if way == "square" else extents[last]
     spec = _Turn(way, dtype, len(order), short, c.target.vector_bytes, c.target.has_masks)
     driver = address_of(f"turn {spec}", lambda k, name: _drive(k, name, spec), c)
     operands = [Along(a.offset, tuple(a.strides[at] for at in order)) for a in (source, target)]
     return walk_step(driver, [extents[at] for at in order], operands, threads)
+
+
+def is_turned(extents: Sequence[int], source: Along, target: Along, size: int) -> bool:
+    """Whether rows become columns in a copy of elements of some bytes, as ``turned_step`` does it."""
+    extents, (source, target) = joined(extents, [source, target])
+    return _way(extents, source, target, size) is not None
+
+
+def _way(extents: Sequence[int], source: Along, target: Along, size: int) -> tuple[str, int, int] | None:
+    """How rows become columns, and along which axes those of the source and of the target run."""
+    ahead, behind = (
+        next((a for a, e in enumerate(extents) if e > 1 and along.strides[a] == size), None)
+        for along in (source, target)
+    )
+    if ahead is None or behind is None or ahead == behind:
+        return None
+    if extents[behind] <= _MOST_SHORT:
+        return ("merge", ahead, behind) if target.strides[ahead] == extents[behind] * size else None
+    if extents[ahead] <= _MOST_SHORT:
+        return ("part", ahead, behind) if source.strides[behind] == extents[ahead] * size else None
+    return "square", ahead, behind
 
 
 def _drive(k: Module, name: str, spec: _Turn) -> None:
