@@ -155,6 +155,23 @@ def test_normalisation_of_lines(dtype: Any, level: str | None) -> None:
         near(one("InstanceNormalization", x, scale, bias, level=level, epsilon=1e-3), right, shape[2] * shape[3], 64)
 
 
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_short_lines_are_the_same_in_any_company(dtype: Any, level: str | None) -> None:
+    """Some stay in registers, several at once: lengths round whole vectors, and beyond what registers hold."""
+    for length in (1, 2, 3, 5, 8, 15, 16, 17, 24, 33, 48, 100, 129, 384, 400):
+        x = random(11, length, dtype=dtype) * 3 + 2
+        x[5, length // 2] = np.nan
+        scale, bias = (random(length, seed=seed, dtype=dtype) for seed in (1, 2))
+        ours = one("LayerNormalization", x, scale, bias, level=level)
+        sound = np.arange(11) != 5
+        right = normalised(x[sound], (1,))
+        near(ours[sound], right * scale + bias, length, 64)
+        assert np.isnan(ours[5]).all()
+        for first, end in ((0, 1), (3, 10)):
+            same_bits(one("LayerNormalization", x[first:end], scale, bias, level=level), ours[first:end])
+
+
 @pytest.mark.parametrize("level", BOTH_ENDS)
 def test_normalisation_of_groups(level: str | None) -> None:
     x, scale, bias = random(2, 12, 5, 7) + 1, random(12, seed=1), random(12, seed=2)
