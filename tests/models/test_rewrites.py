@@ -516,3 +516,15 @@ def test_other_slices_stay(ends: list[int], axes: list[int], more: dict[str, Any
     assert any(step.endswith("Slice") for step in ops(made))
     exact = session(cut_off([-2], [2], pads=[2, 2]), rewrites="exact")
     assert "polyconv: Slice" in ops(exact)
+
+
+def test_one_of_two_equal_turns_is_not_taken_from_the_other() -> None:
+    """Both turn x; behind the first is what can do without, and the second is found to be the first."""
+    nodes = [
+        node("Conv", ["x", "w"], ["c"]), node("Transpose", ["c"], ["t"], perm=[0, 2, 3, 1]),
+        node("LayerNormalization", ["t", "s", "b"], ["n"]), node("Transpose", ["n"], ["y"], perm=[0, 3, 1, 2]),
+        node("Transpose", ["c"], ["u"], perm=[0, 2, 3, 1]), node("Softmax", ["u"], ["z"], axis=-1),
+        node("Identity", ["z"], ["v"]),
+    ]  # fmt: skip
+    constants = {"w": random(6, 4, 1, 1), "s": random(6, seed=1), "b": random(6, seed=2)}
+    close(onnx_model(nodes, [info("x", [1, 4, 5, 7])], ["y", "v"], constants), {"x": random(1, 4, 5, 7)})

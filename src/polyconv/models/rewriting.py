@@ -159,12 +159,18 @@ def _found(nodes: Sequence[Node], constants: Mapping[str, Array], graph: Graph, 
     makers = {name: node for node in nodes for name in node.writes}
     view = View(constants, makers, readers, frozenset(graph.results), graph.stated, opsets)
     touched: set[Node] = set()
+    read_instead, vanished = set[str](), set[str]()
     changes = []
     for node in nodes:
         for rule in by_op.get(node.op, ()):
             change = None if node in touched or node.domain not in rule.domains else rule.apply(node, view)
             if change is None or not _is_free(change, view, touched):
                 continue
+            lost = _vanishing(change)  # what one change leads readers to, another one must leave there
+            if not (lost.isdisjoint(read_instead) and vanished.isdisjoint(change.renamed.values())):
+                continue
+            read_instead.update(change.renamed.values())
+            vanished |= lost
             touched.update(change.gone)
             touched.update(reader for name in change.renamed for reader in readers.get(name, ()))
             changes.append(change)
@@ -181,6 +187,12 @@ def _is_free(change: Change, view: View, touched: Collection[Node]) -> bool:
         name in view.results or any(name in reader.captured for reader in view.readers.get(name, ()))
         for name in change.renamed
     )
+
+
+def _vanishing(change: Change) -> set[str]:
+    """Values that nobody makes any more, and nothing takes the place of."""
+    made = {name for node in change.nodes for name in node.writes}
+    return {name for node in change.gone for name in node.writes} - made - set(change.renamed)
 
 
 def _applied(nodes: Sequence[Node], changes: Sequence[Change]) -> list[Node]:
