@@ -106,6 +106,19 @@ def test_an_engine_that_fails_is_named_and_the_others_go_on(polyconv: Callable[.
     assert row["peer"] == "openvino" and row["measures"]["polyconv"]["error"] < 1e-5
 
 
+def test_a_file_that_is_no_model_is_named_and_the_others_go_on(
+    polyconv: Callable[..., Done], bank: Path, tmp_path: Path
+) -> None:
+    broken = tmp_path / "broken.onnx"
+    broken.write_bytes(b"no model")
+    words = ("bench", "--networks", broken, bank / "filter_bank.onnx", "--dim", "height=32", "--dim", "width=32")
+    none, row = polyconv(*words, *SHORT, "--json").json["networks"]
+    assert none["measures"]["polyconv"]["seconds"] is None and "broken.onnx" in none["measures"]["polyconv"]["why"]
+    assert row["name"] == "filter_bank" and row["measures"]["polyconv"]["seconds"] > 0
+    assert "| broken | - |" in polyconv(*words, *SHORT).out
+    assert polyconv("bench", "--networks", broken, *SHORT).code != 0
+
+
 @pytest.mark.skipif(os.name != "posix", reason="sends an interrupt")
 def test_an_interrupt_keeps_what_was_measured(bank: Path, tmp_path: Path) -> None:
     file = tmp_path / "networks.json"

@@ -13,12 +13,13 @@ from typing import Any
 import typer
 
 from polyconv.benchmark.many_sizes import varied
-from polyconv.benchmark.networks import NETWORK_GUESTS, OURS, Network, chosen_guests, measure, summary
+from polyconv.benchmark.networks import NETWORK_GUESTS, OURS, Measure, Network, chosen_guests, measure, summary
 from polyconv.benchmark.record import save
 from polyconv.benchmark.rounds import Budget
 from polyconv.cli import feeds, gpu, render
 from polyconv.cli.interrupts import kept_when_interrupted
 from polyconv.cli.options import subject, usage
+from polyconv.errors import ModelError
 from polyconv.models.graph import Value
 from polyconv.models.limits import shorten
 from polyconv.models.reading import read_model
@@ -84,9 +85,15 @@ def show(
     with render.progress("networks") as advance, kept_when_interrupted(show_so_far):
         for done, path in enumerate(paths):
             advance(done, len(paths))
-            given, own = fed(path)
-            many = varied(given, own, sizes, vary or ()) if sizes else []
-            rows.append(measure(path, own, guests, threads, budget, seed, many))
+            try:
+                given, own = fed(path)
+            except ModelError as error:  # the others are measured all the same
+                if len(paths) == 1:
+                    raise
+                rows.append(Network(path.stem, {OURS: Measure(OURS, why=str(error))}, None, "", 0, 0))
+            else:
+                many = varied(given, own, sizes, vary or ()) if sizes else []
+                rows.append(measure(path, own, guests, threads, budget, seed, many))
             render.note(_line(rows[-1]))
             if file is not None:
                 save({"schema_version": render.SCHEMA_VERSION, **_document(rows, threads)}, file)
