@@ -14,7 +14,7 @@ from dataclasses import replace
 from polyconv.kernels.objects import EVENTS
 from polyconv.models.graph import Array, Value
 from polyconv.models.layout import Layout
-from polyconv.models.native import like
+from polyconv.models.native import foreseen
 from polyconv.models.steps import Step
 from polyconv.settings import resolve
 
@@ -64,7 +64,7 @@ class Ahead:
 
         def ready(step: Step) -> None:
             known = [_with(symbols, last, values.get(name, Value(name))) for name in step.reads]
-            arrays = [array for array in map(like, known) if array is not None]
+            arrays = [array for array in map(foreseen, known) if array is not None]
             if len(arrays) == len(known):
                 with suppress(Exception):  # what is wrong comes again when the step runs, which says where
                     step.segment.ahead(arrays)

@@ -24,15 +24,30 @@ from polyconv.operators.building import Fragment
 from polyconv.operators.fusing import Fused, Member, finish_of, planner_of
 from polyconv.operators.images import by_image
 from polyconv.operators.job import Known, Operation, Own, Plan, Planner
-from polyconv.operators.lying import Lies, channels_last, is_channels_last, lies, lies_like, new_array, packed
+from polyconv.operators.lying import Lies, channels_last, is_channels_last, lies, lies_like, like, packed
 from polyconv.operators.running import Planned, conditions, dry, with_values
 from polyconv.operators.table import OPERATORS, Taken, taken
 from polyconv.operators.types import TYPES
 from polyconv.operators.views import Look, View
 
 __all__ = [
-    "ONNX", "OPERATORS", "OWN", "Given", "Here", "Maker", "Translation", "broadcast_dims", "foretold",
-    "fused_segment", "like", "made_again", "named", "native", "own_segment", "pass_of", "with_finish",
+    "ONNX",
+    "OPERATORS",
+    "OWN",
+    "Given",
+    "Here",
+    "Maker",
+    "Translation",
+    "broadcast_dims",
+    "foreseen",
+    "foretold",
+    "fused_segment",
+    "made_again",
+    "named",
+    "native",
+    "own_segment",
+    "pass_of",
+    "with_finish",
 ]  # fmt: skip
 
 OWN = "polyconv"
@@ -249,7 +264,7 @@ def own_segment(node: Node, found: Own | View, known: Lookup, constants: Mapping
     kinds = [type_of(np.dtype(dtype)) if dtype else first.type for dtype in found.dtypes]
     kinds *= len(node.outputs) // len(kinds)
     made = tuple(Value(name, kind, found.dims) for name, kind in zip(node.outputs, kinds, strict=True))
-    if reads == (first.name,) and not found.counts and (array := like(first)) is not None:
+    if reads == (first.name,) and not found.counts and (array := foreseen(first)) is not None:
         with suppress(Error), named(node.label):
             shown = [lies(result) for result in found.look(given([array]))]
             made = tuple(Value(name, kind, lie.shape, is_channels_last(lie))
@@ -309,11 +324,11 @@ def _looking(segment: Segment, look: Callable[[Array], Array], as_pixels: Callab
                    may_copy=True)  # fmt: skip
 
 
-def like(value: Value) -> Array | None:
+def foreseen(value: Value) -> Array | None:
     """An array such as a value will be, which nobody writes; None where it is not known, or too large."""
     lie = _lie(value)
     try:
-        return None if lie is None else new_array(lie)
+        return None if lie is None else like(lie)
     except (MemoryError, ValueError):
         return None
 

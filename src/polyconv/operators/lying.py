@@ -18,7 +18,7 @@ from polyconv.dataclass import dataclass
 from polyconv.runtime.arrays import reach
 
 __all__ = ["Array", "Lies", "channels_last", "in_memory", "is_channels_last", "lies", "lies_like", "like", "new_array",
-           "packed"]  # fmt: skip
+           "packed", "reshaped"]  # fmt: skip
 
 Array = NDArray[Any]
 
@@ -94,12 +94,26 @@ def new_array(lie: Lies) -> Array:
     """
     if lie.strides == packed(lie.shape, lie.dtype).strides:
         return np.empty(lie.shape, lie.dtype)
-    return like(lie)
+    return np.ndarray(lie.shape, lie.dtype, np.empty(lie.size, np.uint8), lie.offset, lie.strides)
+
+
+class Unread(np.ndarray):
+    """An array whose elements nobody reads or has written: a view that would have to copy it is new memory."""
 
 
 def like(lie: Lies) -> Array:
-    """An array that lies so, which nobody has written: for whoever only looks at how it lies."""
-    return np.ndarray(lie.shape, lie.dtype, np.empty(lie.size, np.uint8), lie.offset, lie.strides)
+    """An array that lies so, for whoever only looks at how it lies."""
+    return new_array(lie).view(Unread)
+
+
+def reshaped(x: Array, shape: Sequence[int]) -> Array:
+    """An array in another shape: a view, or a copy where there is none."""
+    if not isinstance(x, Unread):
+        return x.reshape(shape)
+    try:
+        return x.reshape(shape, copy=False)
+    except ValueError:
+        return np.empty(shape, x.dtype)
 
 
 def in_memory(lie: Lies) -> Lies:

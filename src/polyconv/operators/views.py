@@ -16,6 +16,7 @@ import numpy as np
 from polyconv.dataclass import dataclass
 from polyconv.errors import ArgumentError
 from polyconv.operators.job import Array, Operation
+from polyconv.operators.lying import reshaped
 
 __all__ = ["OPERATORS", "Dims", "Look", "View", "view"]
 
@@ -91,7 +92,7 @@ def _reshaped(operation: Operation, inputs: Sequence[Array | None]) -> Array:
     asked = [(x.size // known if known else 0) if e == -1 else e for e in asked]
     if math.prod(asked) != x.size:
         raise ArgumentError(f"the input of shape {x.shape} cannot be reshaped to {asked}")
-    return x.reshape(asked)
+    return reshaped(x, asked)
 
 
 def _flattened(operation: Operation, inputs: Sequence[Array | None]) -> Array:
@@ -99,7 +100,7 @@ def _flattened(operation: Operation, inputs: Sequence[Array | None]) -> Array:
     at = axis if axis >= 0 else axis + x.ndim
     if not 0 <= at <= x.ndim:
         raise ArgumentError(f"axis={axis} lies outside the input of shape {x.shape}")
-    return x.reshape(math.prod(x.shape[:at]), math.prod(x.shape[at:]))
+    return reshaped(x, (math.prod(x.shape[:at]), math.prod(x.shape[at:])))
 
 
 def _squeezed(operation: Operation, inputs: Sequence[Array | None]) -> Array:
