@@ -20,7 +20,7 @@ from polyconv.runtime.arrays import aligned
 
 __all__ = ["FEW_TAPS", "pairs_of", "spectra_of"]
 
-FEW_TAPS = 128
+FEW_TAPS = 56
 """Taps whose spectrum is found sooner by a matrix product."""
 _MADE_BYTES = 1 << 20
 """Spectra in float64 that are made at a time."""
