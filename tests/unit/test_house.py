@@ -24,7 +24,7 @@ LONG_FUNCTIONS = {
 """Functions above it, docstring and signature not counted."""
 
 FOLDERS = {
-    ".": 4450, "algorithms": 21060, "benchmark": 5955, "cli": 4410, "conformance": 6300, "dialects": 2260,
+    ".": 4450, "algorithms": 21060, "benchmark": 5955, "cli": 4410, "conformance": 6325, "dialects": 2260,
     "fields": 750, "gpu": 7280, "kernels": 10240, "lowering": 2960, "machine": 705, "models": 16000, "ndimage": 2000,
     "operators": 10150, "planning": 1120, "problem": 1880, "runtime": 2020,
 }  # fmt: skip

@@ -120,6 +120,35 @@ def grouped(d: Drawing) -> str:
     return activation(d, y) if d.chance(0.5) else y
 
 
+def centred(d: Drawing) -> str:
+    """A normalisation by means over neighbouring axes, roots and quotients, in one of its spellings, or nearly one."""
+    x = d.operand(_image)
+    shape = d.shape(x)
+    rank = len(shape)
+    first = int(d.rng.integers(1, rank))
+    axes = list(range(first, int(d.pick((first, rank - 1))) + 1))
+    if math.prod(shape[a] for a in axes) < 3:
+        raise Unfit
+
+    def mean(of: str, over: list[int]) -> str:
+        if d.opset >= 18:
+            return d.one("ReduceMean", of, d.constant(over, np.int64), keepdims=1)
+        return d.one("ReduceMean", of, axes=over, keepdims=1)
+
+    apart = d.one("Sub", x, mean(x, axes))
+    other = d.one("Sub", x, mean(x, axes)) if d.chance(0.3) else apart
+    others = axes if d.chance(0.9) else [rank - 1]
+    square = d.one("Mul", other, other) if d.chance(0.5) else d.one("Pow", other, d.constant(2.0))
+    shifted = d.one("Add", mean(square, others), d.constant(1e-3 if d.chance(0.5) else 0.1))
+    root = d.one("Sqrt", shifted) if d.chance(0.7) else d.one("Pow", shifted, d.constant(0.5))
+    y = d.one("Mul", apart, d.one("Reciprocal", root)) if d.chance(0.3) else d.one("Div", apart, root)
+    own = int(d.pick((1, rank - 1)))
+    for op in ("Mul", "Add"):
+        if d.chance(0.8):
+            y = d.one(op, y, d.weights(shape[own], *[1] * (rank - 1 - own)))
+    return activation(d, y) if d.chance(0.4) else y
+
+
 def embedded(d: Drawing) -> str:
     """A convolution of a constant, added to a value of its shape, as embeddings of positions are."""
     x = d.operand(_image)
@@ -131,6 +160,7 @@ def embedded(d: Drawing) -> str:
 
 
 MOTIFS: tuple[tuple[Step, float], ...] = (
-    (branches, 1.5), (tokens, 1.2), (attention, 1.0), (grouped, 0.7), (embedded, 0.4),
+    (branches, 1.5), (tokens, 1.2), (attention, 1.0), (grouped, 0.7), (centred, 0.8),
+    (embedded, 0.4),
 )  # fmt: skip
 """The motifs, and how often each is tried beside ``graph_steps.STEPS``."""
