@@ -204,7 +204,7 @@ def name_between(step: Told, number: int) -> str:
 
 def lies_so(a: Any, lie: Lies) -> bool:
     """Whether it is an array that lies so."""
-    return type(a) is np.ndarray and (a.shape, a.strides, a.dtype) == (lie.shape, lie.strides, lie.dtype)
+    return isinstance(a, np.ndarray) and (a.shape, a.strides, a.dtype) == (lie.shape, lie.strides, lie.dtype)
 
 
 def direct(told: Sequence[Told], results: Collection[str]) -> tuple[list[Told], list[int]]:
