@@ -19,7 +19,7 @@ from polyconv.operators.job import Conditions, Operation, Own, Plan, Planning, S
 from polyconv.operators.lines import LinesSpec, Place, Space, line_step
 from polyconv.operators.lying import Lies, channels_last, is_channels_last, lies_like
 from polyconv.operators.moving import as_packed
-from polyconv.operators.short_lines import short_step
+from polyconv.operators.short_lines import is_short, short_step
 from polyconv.operators.types import dtype_name, untaken
 
 __all__ = ["normalisation"]
@@ -172,25 +172,24 @@ def _plan(planning: Planning, way: _Way, dtype: str, rank: int, operands: Sequen
     vectors = space.outer * space.inner * (
         -(-space.length // lanes) if along else space.length * -(-space.width // lanes)
     )
-    cycles = vectors * (30.0 if way.function == "Softmax" else 8.0) + 60.0 * space.outer * space.inner
+    short = _is_short(spec, space, c)
+    of_vector, of_line = 30.0 if way.function == "Softmax" else 8.0, 12.0 if short else 60.0
+    cycles = vectors * of_vector + of_line * space.outer * space.inner
 
     def steps(threads: int) -> list[Step]:
-        short = _short(spec, space, of_x, of_y, way.epsilon, c, threads)
-        return [short or line_step(spec, space, of_x, of_y, (repeat, pieces), way.epsilon, c, threads)]
+        if not short:
+            return [line_step(spec, space, of_x, of_y, (repeat, pieces), way.epsilon, c, threads)]
+        x_step, y_step = (p.inner if space.outer == 1 else p.outer for p in (of_x, of_y))
+        return [short_step(dtype, space.length, space.outer * space.inner, (of_x.offset, x_step), y_step,
+                           bool(spec.scaled), way.epsilon, c, threads)]  # fmt: skip
 
     planning.job(steps, [x, y, *scales], cycles)
 
 
-def _short(spec: LinesSpec, space: Space, x: Place, y: Place, epsilon: float, c: Conditions, threads: int
-           ) -> Step | None:  # fmt: skip
-    """The step of lines that stay in registers, if they follow each other along one axis."""
-    if spec.function != "Normal" or not spec.along or spec.scaled not in ("", "element") or 1 not in (
-        space.outer, space.inner
-    ):
-        return None
-    x_step, y_step = (p.inner if space.outer == 1 else p.outer for p in (x, y))
-    return short_step(spec.dtype, space.length, space.outer * space.inner, (x.offset, x_step), y_step,
-                      bool(spec.scaled), epsilon, c, threads)  # fmt: skip
+def _is_short(spec: LinesSpec, space: Space, c: Conditions) -> bool:
+    """Whether lines stay in registers, and follow each other along one axis."""
+    is_plain = spec.function == "Normal" and spec.along and spec.scaled in ("", "element")
+    return is_plain and 1 in (space.outer, space.inner) and is_short(spec.dtype, space.length, c)
 
 
 def _is_of_pixels(lie: Lies) -> bool:

@@ -20,7 +20,7 @@ from polyconv.kernels.values import Buffer
 from polyconv.operators.job import Conditions, Drive, Step, address_of
 from polyconv.operators.rows import read, write
 
-__all__ = ["short_step"]
+__all__ = ["is_short", "short_step"]
 
 _MOST_TOGETHER = 4
 """Lines at once."""
@@ -58,9 +58,14 @@ class _Words(Record):
     numbers: Memory
 
 
+def is_short(dtype: str, length: int, c: Conditions) -> bool:
+    """Whether lines of so many elements stay in registers."""
+    return _spec(dtype, length, False, c) is not None
+
+
 def short_step(dtype: str, length: int, total: int, x: tuple[int, int], y_step: int, scaled: bool, epsilon: float,
-               c: Conditions, threads: int) -> Step | None:  # fmt: skip
-    """The step that normalises lines; None where they are too long to stay in registers.
+               c: Conditions, threads: int) -> Step:  # fmt: skip
+    """The step that normalises lines that are short.
 
     Parameters
     ----------
@@ -76,8 +81,7 @@ def short_step(dtype: str, length: int, total: int, x: tuple[int, int], y_step: 
         Added to variances.
     """
     spec = _spec(dtype, length, scaled, c)
-    if spec is None:
-        return None
+    assert spec is not None
     rows = total if threads == 1 else -(-total // (4 * threads * spec.together)) * spec.together
     keep: list[object] = []
     words = filled(_Words(
