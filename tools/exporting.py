@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import argparse
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-__all__ = ["declared", "export_all"]
+__all__ = ["declared", "export_all", "written"]
 
 
 def declared(torch: Any) -> Any:
@@ -22,6 +23,15 @@ def declared(torch: Any) -> Any:
         with suppress(RuntimeError):  # it is there
             library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     return library
+
+
+def written(network: Any, given: Sequence[Any], folder: Path, name: str, torch: Any) -> Path:
+    """Write the file of a network that runs with some tensors, whole or not at all; its inputs are x0, x1, ..."""
+    part = folder / f"{name}.part"
+    names = [f"x{at}" for at in range(len(given))]
+    with torch.no_grad(), warnings.catch_warnings(action="ignore"):
+        torch.onnx.export(network, tuple(given), str(part), opset_version=17, dynamo=False, input_names=names)
+    return part.replace(folder / f"{name}.onnx")
 
 
 def export_all(about: str | None, names: Sequence[str], prepared: Callable[[], Callable[[str, Path], Path]]) -> int:

@@ -9,13 +9,12 @@ torch==2.13.0 torchvision transformers diffusers onnx onnxscript``, in an enviro
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from exporting import declared, export_all
+from exporting import declared, export_all, written
 
 _SMALL = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 6, "intermediate_size": 1536}
 _TINY = {"hidden_size": 192, "num_hidden_layers": 6, "num_attention_heads": 3, "intermediate_size": 768}
@@ -237,11 +236,7 @@ def export(name: str, folder: Path, torch: Any, transformers: Any, diffusers: An
     drawn = torch.Generator().manual_seed(1)
     given = [torch.randint(0, 30000, (1, *shape[1:]), generator=drawn) if shape[0] < 0
              else torch.randn(shape, generator=drawn) for shape in hub.shapes]  # fmt: skip
-    target, part = folder / f"{name}.onnx", folder / f"{name}.part"
-    names = [f"x{at}" for at in range(len(given))]
-    with torch.no_grad(), warnings.catch_warnings(action="ignore"):
-        torch.onnx.export(Run().eval(), tuple(given), str(part), opset_version=17, dynamo=False, input_names=names)
-    return part.replace(target)
+    return written(Run().eval(), given, folder, name, torch)
 
 
 if __name__ == "__main__":

@@ -12,14 +12,13 @@ from __future__ import annotations
 import importlib.util
 import sys
 import types
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from exporting import declared, export_all
+from exporting import declared, export_all, written
 
 
 @dataclass(frozen=True)
@@ -138,11 +137,7 @@ def export(name: str, folder: Path, torch: Any, kept: Any) -> Path:
     network = getattr(importlib.import_module(member.module), member.model)(**member.told).eval()
     network.forward = partial(member.run, network.forward)
     drawn = torch.Generator().manual_seed(1)
-    given = tuple(torch.randn(shape, generator=drawn) for shape in member.shapes)
-    names, part = [f"x{at}" for at in range(len(given))], folder / f"{name}.part"
-    with torch.no_grad(), warnings.catch_warnings(action="ignore"):
-        torch.onnx.export(network, given, str(part), opset_version=17, dynamo=False, input_names=names)
-    return part.replace(folder / f"{name}.onnx")
+    return written(network, [torch.randn(shape, generator=drawn) for shape in member.shapes], folder, name, torch)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from exporting import declared, export_all
+from exporting import declared, export_all, written
 
 NAMES = (
     "yolov3-tiny", "yolov5n", "yolov6n", "yolov8n", "yolov9t", "yolov10n", "yolo11n", "yolo11n-cls", "yolo11n-obb",
@@ -45,11 +45,10 @@ def export(name: str, folder: Path, torch: Any, ultralytics: Any) -> Path:
         if hasattr(module, "export"):
             module.export, module.format = True, "onnx"
     extent = _CLASSIFIED if name.endswith("cls") else _EXTENT
-    x, part = torch.zeros(1, 3, extent, extent), folder / f"{name}.part"
+    x = torch.zeros(1, 3, extent, extent)
     with torch.no_grad(), warnings.catch_warnings(action="ignore"):
         network(x)  # anchors are made for the extents of the first picture
-        torch.onnx.export(network, (x,), str(part), opset_version=17, dynamo=False, input_names=["x0"])
-    return part.replace(folder / f"{name}.onnx")
+    return written(network, [x], folder, name, torch)
 
 
 if __name__ == "__main__":

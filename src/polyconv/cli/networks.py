@@ -19,7 +19,7 @@ from polyconv.benchmark.rounds import Budget
 from polyconv.cli import feeds, gpu, render
 from polyconv.cli.interrupts import kept_when_interrupted
 from polyconv.cli.options import subject, usage
-from polyconv.errors import ModelError
+from polyconv.errors import Error
 from polyconv.models.graph import Value
 from polyconv.models.limits import shorten
 from polyconv.models.reading import read_model
@@ -87,7 +87,7 @@ def show(
             advance(done, len(paths))
             try:
                 given, own = fed(path)
-            except ModelError as error:  # the others are measured all the same
+            except Error as error:  # the others are measured all the same
                 if len(paths) == 1:
                     raise
                 rows.append(Network(path.stem, {OURS: Measure(OURS, why=str(error))}, None, "", 0, 0))

@@ -15,7 +15,7 @@ from polyconv.conformance.enclosures import Array, Call, Enclosure, rounded
 from polyconv.errors import ArgumentError
 from polyconv.problem.epilogue import ACTIVATIONS
 
-__all__ = ["FUNCTION_UNITS", "OF_ONE", "inverted"]
+__all__ = ["FUNCTION_UNITS", "OF_ONE", "Rule", "inverted", "negated"]
 
 Rule = Callable[[Call], Sequence[Enclosure]]
 
@@ -51,12 +51,13 @@ def _exp(call: Call) -> list[Enclosure]:
     return [rounded(np.exp(x.low), np.exp(x.high), x.dtype, FUNCTION_UNITS)]
 
 
-def _neg(call: Call) -> list[Enclosure]:
-    x = call.at(0)
-    return [Enclosure(-x.high, -x.low, x.dtype)]
+def negated(x: Enclosure) -> Enclosure:
+    """What is taken off 0; no rounding."""
+    return Enclosure(-x.high, -x.low, x.dtype)
 
 
 def _size(x: Enclosure) -> Enclosure:
+    """The absolute value."""
     least = np.where((x.low <= 0) & (x.high >= 0), 0.0, np.minimum(np.abs(x.low), np.abs(x.high)))
     return Enclosure(least, x.largest, x.dtype)
 
@@ -90,8 +91,9 @@ def inverted(a: Enclosure) -> Enclosure:
     return Enclosure(np.where(spans, -np.inf, 1 / a.high), np.where(spans, np.inf, 1 / a.low), a.dtype)
 
 
-def _rounded_once(a: Enclosure) -> Enclosure:
-    return rounded(a.low, a.high, a.dtype, 1)
+def _reciprocal(call: Call) -> list[Enclosure]:
+    exact = inverted(call.at(0))
+    return [rounded(exact.low, exact.high, exact.dtype, 1)]
 
 
 OF_ONE: Mapping[str, Rule] = {
@@ -100,10 +102,10 @@ OF_ONE: Mapping[str, Rule] = {
     "Cos": _of_function(np.cos, 1.0),
     "Erf": _of_function(_erf, 1.13),
     "Exp": _exp,
-    "Neg": _neg,
+    "Neg": lambda call: [negated(call.at(0))],
     "PRelu": _prelu,
     "Pow": _powers,
-    "Reciprocal": lambda call: [_rounded_once(inverted(call.at(0)))],
+    "Reciprocal": _reciprocal,
     "Sin": _of_function(np.sin, 1.0),
     "Softplus": _of_function(lambda v: np.logaddexp(v, 0.0), 1.0),
     "Softsign": _of_function(lambda v: v / (1 + np.abs(v)), 1.0),

@@ -7,12 +7,12 @@ few lines.  It must not know which graphs are drawn.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from polyconv.conformance.enclosure_functions import FUNCTION_UNITS, OF_ONE, inverted
+from polyconv.conformance.enclosure_functions import FUNCTION_UNITS, OF_ONE, Rule, inverted, negated
 from polyconv.conformance.enclosure_products import convolution, dequantise, integer_convolution, product, quantise
 from polyconv.conformance.enclosures import (
     Array,
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 __all__ = ["RULES", "enclosed", "enclosed_node"]
 
-Rule = Callable[[Call], Sequence[Enclosure]]
 
 def enclosed(model: ModelProto, feeds: Mapping[str, Array]) -> dict[str, Enclosure]:
     """Enclosures of every value of a model.
@@ -118,10 +117,6 @@ def _cast(call: Call) -> list[Enclosure]:
 def _multiplied(a: Enclosure, b: Enclosure, units: float = 1) -> Enclosure:
     corners = [x * y for x in (a.low, a.high) for y in (b.low, b.high)]
     return rounded(np.minimum.reduce(corners), np.maximum.reduce(corners), a.dtype, units)
-
-
-def _negated(a: Enclosure) -> Enclosure:
-    return Enclosure(-a.high, -a.low, a.dtype)
 
 
 def _arithmetic(of_integers: Any, of_floats: Callable[[Enclosure, Enclosure], Enclosure]) -> Rule:
@@ -246,7 +241,7 @@ def _normalised(x: Enclosure, axes: tuple[int, ...], epsilon: float) -> Enclosur
         ends = e.ends(lambda v: np.mean(v, axis=axes, keepdims=True))
         return summed(*ends, x.dtype, terms, np.mean(e.largest, axis=axes, keepdims=True))
 
-    apart = added(x, _negated(mean(x)))
+    apart = added(x, negated(mean(x)))
     least = np.where((apart.low <= 0) & (apart.high >= 0), 0.0, np.minimum(np.abs(apart.low), np.abs(apart.high)))
     variance = mean(Enclosure(least**2, apart.largest**2, x.dtype))
     squares = np.mean(x.largest**2, axis=axes, keepdims=True)  # of which the mean's square may be taken
@@ -317,7 +312,7 @@ RULES: Mapping[str, Rule] = {
     "Resize": _resize,
     "Shape": _shape,
     "Softmax": _softmax,
-    "Sub": _arithmetic(np.subtract, lambda a, b: added(a, _negated(b))),
+    "Sub": _arithmetic(np.subtract, lambda a, b: added(a, negated(b))),
     "Sum": _sum,
 }
 """Operator of ONNX's main domain -> its rule."""

@@ -18,6 +18,7 @@ from polyconv.dialects import ort
 from polyconv.models.elements import type_of
 from polyconv.models.graph import Array, Node, along
 from polyconv.models.native import OWN
+from polyconv.models.onnx_products import FLOATS
 from polyconv.models.onnx_weights import output_channels
 from polyconv.models.rewriting import Change, View
 
@@ -85,8 +86,7 @@ def channels_first(node: Node, view: View) -> Change | None:
     return Change((*stretch.gone, end), nodes, stretch.constants)
 
 
-_FLOATS = ("tensor(float)", "tensor(double)")
-_TYPES = (*_FLOATS, "tensor(uint8)", "tensor(int8)")
+_TYPES = (*FLOATS, "tensor(uint8)", "tensor(int8)")
 
 
 def _turn(rank: int) -> tuple[int, ...]:
@@ -175,7 +175,7 @@ def _normalisation(node: Node, stretch: _Stretch) -> Node | None:
     is_last = node.attributes.get("axis", -1) in (-1, stretch.rank - 1)
     if x not in stretch.turned or not is_last or node.attributes.get("stash_type", 1) != 1:
         return None
-    if any(array is None or array.ndim != 1 or type_of(array.dtype) not in _FLOATS for array in known):
+    if any(array is None or array.ndim != 1 or type_of(array.dtype) not in FLOATS for array in known):
         return None
     attributes = {**node.attributes, "axis": 1, "last_axis": 1}
     return _made(node, stretch, (stretch.turned[x], *others), domain=OWN, attributes=attributes)
@@ -228,7 +228,7 @@ def biased(node: Node, view: View) -> Change | None:
         return None
     whole, kind = along(added, w.ndim, 1), w.dtype if w.dtype.kind == "f" else np.dtype(np.float32)
     m = output_channels(conv, w)
-    if added.dtype != kind or type_of(kind) not in _FLOATS or whole is None or whole.size not in (1, m):
+    if added.dtype != kind or type_of(kind) not in FLOATS or whole is None or whole.size not in (1, m):
         return None
     if whole.size != m and any(n.op in ("Clip", "Max", "Min") for n in view.readers.get(node.outputs[0], ())):
         return None

@@ -15,12 +15,10 @@ import numpy as np
 from polyconv.models.elements import type_of
 from polyconv.models.graph import Array, Node, along
 from polyconv.models.native import OWN
+from polyconv.models.onnx_products import FLOATS
 from polyconv.models.rewriting import Change, View, standing_for
 
 __all__ = ["centred_lines", "grouped_lines", "scaled_lines"]
-
-_FLOATS = ("tensor(float)", "tensor(double)")
-
 
 def centred_lines(node: Node, view: View) -> Change | None:
     """``Div(Sub(x, m), Sqrt(Add(v, epsilon)))`` -> ``LayerNormalization(x)``, without scales.
@@ -30,7 +28,7 @@ def centred_lines(node: Node, view: View) -> Change | None:
     x = view.values.get(node.inputs[0])
     axes = _axes(node, view)
     apart = view.only_reader(node.outputs[0])
-    if x is None or axes is None or x.type not in _FLOATS or apart is None or apart.op != "Sub" or apart.domain:
+    if x is None or axes is None or x.type not in FLOATS or apart is None or apart.op != "Sub" or apart.domain:
         return None
     if tuple(apart.inputs) != (node.inputs[0], node.outputs[0]) or apart.outputs[0] in view.results:
         return None
@@ -93,16 +91,16 @@ def _deviation(variance: Node, view: View) -> tuple[float, list[Node], bool] | N
         return None
     half = view.constant(root, 1) if root.op == "Pow" else None
     power = 0.5 if root.op == "Sqrt" else float(half.flat[0]) if half is not None and half.size == 1 else 0.0
-    epsilon, behind = float(given.flat[0]), [shifted, root]
-    if abs(power) != 0.5 or not epsilon >= 0.0 or view.only_reader(root.outputs[0]) is None:
+    epsilon, behind, after = float(given.flat[0]), [shifted, root], view.only_reader(root.outputs[0])
+    if abs(power) != 0.5 or not epsilon >= 0.0 or after is None:
         return None
-    after = view.only_reader(root.outputs[0])
-    if power > 0 and after is not None and not after.domain and _is_reciprocal(after, root.outputs[0], view):
+    if power > 0 and not after.domain and _is_reciprocal(after, root.outputs[0], view):
         return epsilon, [*behind, after], False
     return epsilon, behind, power > 0
 
 
 def _is_reciprocal(node: Node, name: str, view: View) -> bool:
+    """Whether a node makes one over a value."""
     one = view.constant(node, 0) if node.op == "Div" and node.inputs[1] == name else None
     return node.op == "Reciprocal" or (one is not None and one.size == 1 and float(one.flat[0]) == 1.0)
 
@@ -127,7 +125,7 @@ def grouped_lines(node: Node, view: View) -> Change | None:
         return None
     x, y = view.values.get(moves[0].inputs[0]), view.values.get(moves[1].outputs[0])
     lines = view.values.get(node.inputs[0])
-    if x is None or y is None or not x.dims or x.dims != y.dims or len(x.dims) < 3 or x.type not in _FLOATS:
+    if x is None or y is None or not x.dims or x.dims != y.dims or len(x.dims) < 3 or x.type not in FLOATS:
         return None
     scale, shift = (g.astype(np.float64) for g in given if g is not None)
     groups, channels = len(scale), x.dims[1]
@@ -150,10 +148,8 @@ def grouped_lines(node: Node, view: View) -> Change | None:
         held = (scale.astype(kind), shift.astype(kind))
     constants = {view.fresh(f"{role} of {name}"): each for role, each in zip(("scale", "shift"), held, strict=True)}
     words = {"num_groups": groups, "epsilon": node.attributes.get("epsilon", 1e-5)}
-    stands_for = tuple(each for part in taken for each in part.of_file)
-    made = Node(node.name, "GroupNormalization", "", 21, (moves[0].inputs[0], *constants), (name,), words,
-                stands_for=stands_for)  # fmt: skip
-    return Change(tuple(taken), (made,), constants)
+    made = Node(node.name, "GroupNormalization", "", 21, (moves[0].inputs[0], *constants), (name,), words)
+    return Change(tuple(taken), (standing_for(made, taken),), constants)
 
 
 def scaled_lines(node: Node, view: View) -> Change | None:

@@ -277,9 +277,8 @@ def spelled_function(node: Node, view: View) -> Change | None:
         found = spelled_out(name, view.readers, view.results, view.constants, activation_of)
         if found is not None and found[0].name == wanted and node in found[1]:
             nodes, last = found[1], found[1][-1]
-            stands_for = tuple(each for taken in nodes for each in taken.of_file)
-            made = Node(last.name, wanted, "", version, (name,), last.outputs, stands_for=stands_for)
-            return Change(tuple(nodes), (made,))
+            made = Node(last.name, wanted, "", version, (name,), last.outputs)
+            return Change(tuple(nodes), (standing_for(made, nodes),))
     return None
 
 

@@ -24,6 +24,8 @@ __all__ = ["is_short", "short_step"]
 
 _MOST_TOGETHER = 4
 """Lines at once."""
+_CHAINS = 4
+"""Sums of squares of a line that take turns: one waits for the one before it."""
 _KEPT = 0.75
 """Share of the registers that lines may take; others hold sums, scales and what is computed."""
 
@@ -160,13 +162,10 @@ def _added(values: Sequence[Value]) -> Value:
 
 
 def _squared(k: Module, values: Sequence[Value]) -> Value:
-    """The sum of squares of vectors, in up to four chains."""
-    chains: list[Value] = []
-    for at, value in enumerate(values):
-        if at < _MOST_TOGETHER:
-            chains.append(value * value)
-        else:
-            chains[at % _MOST_TOGETHER] = k.fma(value, value, chains[at % _MOST_TOGETHER])
+    """The sum of squares of vectors."""
+    chains = [value * value for value in values[:_CHAINS]]
+    for at, value in enumerate(values[_CHAINS:]):
+        chains[at % _CHAINS] = k.fma(value, value, chains[at % _CHAINS])
     return _added(chains)
 
 
