@@ -30,7 +30,7 @@ _MOST_BYTES, _MOST_LARGE = 256 << 20, 1 << 30
 """Of a file and of all files together; of those that are ``_LARGE``."""
 _HASHED, _BLOCK, _STAGE = 1 << 20, 4096, 1 << 20
 """Bytes up to which a payload is hashed whole; of a longer one, bytes of its blocks, and of those written at once."""
-_NAME = re.compile(r"[0-9a-f]{64}\.(?:o|cpu|model|plans|made|runs|\w+\.part)")
+_NAME = re.compile(r"[0-9a-f]{64}\.(?:o|cpu|model|plans|made|met|runs|\w+\.part)")
 _LASTING = (".cpu", ".part")
 """Of what is small and serves every kernel, and of what is being written; the rest goes when space runs out."""
 _LARGE = ".runs"
@@ -83,7 +83,7 @@ def place(parts: Sequence[str], kind: str = "o") -> Path | None:
         All that shapes the bytes.
     kind : str
         Suffix of the name: ``o`` for objects, ``cpu`` for what is known of a processor, ``model``, ``plans``,
-        ``made`` and ``runs`` for what is known of a model.
+        ``made``, ``met`` and ``runs`` for what is known of a model.
     """
     folder = cache_folder()
     name = hashlib.sha256("\n".join(parts).encode()).hexdigest()

@@ -26,6 +26,7 @@ from polyconv.kernels.record import Function, Memory, Record, Table, Word, fille
 from polyconv.kernels.word import Pointing, pointing, words
 from polyconv.layer import Layer
 from polyconv.models import building, kept_runs
+from polyconv.models.beside import Part
 from polyconv.models.content import Content
 from polyconv.models.kept_runs import About
 from polyconv.models.program import Program
@@ -107,6 +108,31 @@ def test_the_next_session_runs_at_once_with_the_same_bits(options: dict[str, Any
     assert [node.engine for node in second.nodes] == [node.engine for node in first.nodes]
     assert None not in [step.seconds for step in second.steps]
     assert second.memory.replay_bytes == first.memory.replay_bytes > 0
+
+
+def test_processes_that_run_once_leave_it_together(by_steps: list[int]) -> None:
+    """The second one runs twice by steps, and leaves what it found out; so does the next one if that is spoilt."""
+    model, x = _model().SerializeToString(), random(*SHAPE)
+
+    def once() -> tuple[list[bytes], int]:
+        before = len(by_steps)
+        return [a.tobytes() for a in InferenceSession(model).run(None, {"x": x})], len(by_steps) - before
+
+    expected, steps = once()
+    assert (steps, _files()) == (1, [])
+    assert once() == (expected, 2)
+    assert once() == (expected, 0)
+    _files()[0].write_bytes(b"nothing of the kind")
+    assert once() == (expected, 2)
+    assert once() == (expected, 0)
+
+
+def test_runs_of_another_kind_than_the_process_before_had_begun_with_are_first_ones(by_steps: list[int]) -> None:
+    model = _model().SerializeToString()
+    for n in (1, 2, 3):
+        InferenceSession(model).run(None, {"x": random(n, *SHAPE[1:])})
+    assert len(by_steps) == 3
+    assert _files() == []
 
 
 def test_nothing_is_compiled_that_nobody_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -316,18 +342,19 @@ def test_weights_are_not_looked_at_where_nothing_can_be_left(monkeypatch: pytest
 
 def test_a_fingerprint_whose_thread_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """As it is in a child of a process that is forked meanwhile: its own way there is as good."""
-    large = {"b": random(64, seed=1), "a": random(64, seed=2)}
-    content = Content("digest", large)
+    data, parts = random(128, seed=1).tobytes(), {"b": Part(0, 256), "a": Part(256, 256)}
+    content = Content("digest", data, parts)
     content.begin()
     want = content()
-    lost = Content("digest", large)
+    lost = Content("digest", data, parts)
     with monkeypatch.context() as patch:
         patch.setattr(lost, "_find", lambda: None)
         lost.begin()
     assert lost() == want
-    assert Content("digest", large)() == want
-    assert Content("another", large)() != want
-    assert Content("digest", {**large, "b": random(64, seed=3)})() != want
+    assert Content("digest", data, parts)() == want
+    assert Content("another", data, parts)() != want
+    assert Content("digest", random(128, seed=3).tobytes(), parts)() != want
+    assert Content("digest", data, {"b": Part(0, 256), "c": Part(256, 256)})() != want
 
 
 def test_memory_that_is_lacking(by_steps: list[int], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,19 +10,21 @@ import os
 from io import BufferedReader
 from pathlib import Path
 from stat import S_ISREG
+from typing import Any, NamedTuple
+from weakref import finalize
 
 import numpy as np
+from numpy.typing import NDArray
 
 from polyconv.errors import ModelError
-from polyconv.models.graph import Array
 from polyconv.models.limits import shorten
 from polyconv.runtime.memory import allocating
 from polyconv.settings import spelled_bytes
 
-__all__ = ["Beside", "FileBytes", "read_bytes"]
+__all__ = ["Beside", "FileBytes", "HeldFile", "Part", "read_bytes"]
 
 
-def read_bytes(path: Path, offset: int, length: int, who: str) -> Array:
+def read_bytes(path: Path, offset: int, length: int, who: str) -> NDArray[Any]:
     """So many bytes of a file, read-only.
 
     Parameters
@@ -54,6 +56,13 @@ def read_bytes(path: Path, offset: int, length: int, who: str) -> Array:
     return made
 
 
+class Part(NamedTuple):
+    """Bytes of a file: from where, and how many."""
+
+    start: int
+    length: int
+
+
 class FileBytes:
     """The bytes of an open file as slices, each read when it is asked for.
 
@@ -65,6 +74,7 @@ class FileBytes:
 
     def __init__(self, file: BufferedReader) -> None:
         self._file, self._length = file, os.fstat(file.fileno()).st_size
+        self.name = str(file.name)
 
     def __len__(self) -> int:
         """Bytes of the file when it was opened."""
@@ -76,10 +86,41 @@ class FileBytes:
         self._file.seek(start)
         return self._file.read(max(0, end - start))
 
-    def copy(self, target: Array, at: int) -> bool:
-        """Fill an array with the bytes from a place on; whether there were as many."""
+    def is_whole(self) -> bool:
+        """Whether it is as long as it was then."""
+        return os.fstat(self._file.fileno()).st_size >= self._length
+
+    def held(self) -> HeldFile | None:
+        """The same file, open for longer; None where the system has nothing of the kind."""
+        return HeldFile(os.dup(self._file.fileno()), self.name) if hasattr(os, "preadv") else None
+
+    def copy(self, target: memoryview, at: int) -> bool:
+        """Fill memory with the bytes from a place on; whether there were as many."""
         self._file.seek(at)
-        return self._file.readinto(target.data) == target.nbytes
+        return self._file.readinto(target) == target.nbytes
+
+
+class HeldFile:
+    """A file that stays open as long as this object is there, so that another one in its place is another one.
+
+    Parameters
+    ----------
+    descriptor : int
+        Its own.
+    name : str
+        For messages.
+    """
+
+    def __init__(self, descriptor: int, name: str) -> None:
+        self._descriptor, self.name = descriptor, name
+        finalize(self, os.close, descriptor)
+
+    def copy(self, target: memoryview, at: int) -> bool:
+        """Fill memory with the bytes from a place on; whether there were as many.  Threads may do so at once."""
+        done = 0
+        while done < target.nbytes and (count := os.preadv(self._descriptor, [target[done:]], at + done)):
+            done += count
+        return done == target.nbytes
 
 
 class Beside:
@@ -92,7 +133,7 @@ class Beside:
 
     def __init__(self, folder: Path) -> None:
         self._home = folder.resolve()
-        self._found: dict[tuple[Path, int, int], Array] = {}
+        self._found: dict[tuple[Path, int, int], NDArray[Any]] = {}
         self._taken: dict[Path, int] = {}
 
     @property
@@ -100,7 +141,7 @@ class Beside:
         """Whether any of them was read."""
         return bool(self._found)
 
-    def read(self, location: str, offset: int, length: int, who: str) -> Array:
+    def read(self, location: str, offset: int, length: int, who: str) -> NDArray[Any]:
         """Bytes of a file; the same ones are read once.
 
         Parameters

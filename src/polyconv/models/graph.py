@@ -177,7 +177,8 @@ class Graph:
     digest : str
         Fingerprint of the file, weights left out; empty where none was made.
     content : Content or None
-        The fingerprint of the file with its weights; None where that would take too long, or not all lie in it.
+        The large constants, which are zeros until it is filled, and the fingerprint of the file with them; None where
+        that would take too long, or not all lie in it.
     """
 
     format: str

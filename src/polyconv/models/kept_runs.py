@@ -1,8 +1,8 @@
 """How a program first ran: what a process before has left of such runs, and what this one leaves.
 
 The one idea: of each program one way of running it is left, that of its first run: feeds that lie as those did, and the
-same results.  The second such run leaves it, under a name that says all that it depends on.  It must not know how runs
-become bytes.
+same results.  The second such run leaves it, be it of the same process or of the next one, under a name that says all
+that it depends on.  It must not know how runs become bytes.
 """
 
 from __future__ import annotations
@@ -89,9 +89,11 @@ class KeptRuns:
     ----------
     outputs : tuple of Value or None
         What comes out of the program, if it was left; else whoever finds that says it here.
+    are_again : bool
+        Whether an earlier process began with such a run and left nothing: this one's first run is the second.
     """
 
-    __slots__ = ("_asked", "_content", "_file", "_made", "_options", "_told", "_way", "outputs")
+    __slots__ = ("_asked", "_content", "_file", "_made", "_options", "_told", "_way", "are_again", "outputs")
 
     def __init__(self, graph: Graph, overridden: frozenset[str], options: Options) -> None:
         packages = package("onnx"), package("onnxruntime")  # they compute what depends on constants alone
@@ -100,6 +102,7 @@ class KeptRuns:
         self._file: Path | None = None
         self._told: Pointing | None = None
         self.outputs: tuple[Value, ...] | None = None
+        self.are_again = False
         self._content = graph.content if options.device is None and _is_predicted() else None
         self._made = None if self._content is None else place("made", self._parts())
         outputs = kept(self._made, pickle.loads, tuple)
@@ -107,6 +110,8 @@ class KeptRuns:
             self._content = None
         if self._content is not None:
             self.outputs = outputs
+            if outputs is None:  # the program is compiled at once
+                self._content.fill()
             self._content.begin()
 
     def _parts(self) -> tuple[str, ...]:
@@ -130,17 +135,21 @@ class KeptRuns:
         shared = _SHARED.get(self._file)
         if shared is not None:
             return shared
-        found = None
-        with suppress(MemoryError):  # a run by steps takes less at once
+        try:
             found = kept(self._file, lambda data: laid_of(data, target), tuple, _room)
+        except MemoryError:  # a run by steps takes less at once
+            return None
         if found is None:
             self._told = Pointing()
+            met = self._place("met")
+            self.are_again = kept(met, bytes, bytes) is not None
+            keep(met, b"")
             return None
         return _SHARED.setdefault(self._file, Before(*found))
 
-    def _place(self) -> Path | None:
+    def _place(self, kind: str = "runs") -> Path | None:
         """File for runs like the first one under the settings of now."""
-        return place("runs", (*self._way, *self._parts(), repr(context())))
+        return place(kind, (*self._way, *self._parts(), repr(context())))
 
     def noting(self) -> AbstractContextManager[None]:
         """Note meanwhile what tables are made, where these may be left."""

@@ -1,4 +1,4 @@
-"""A serialised ONNX model without its large initialisers, whose values are copied out of it once.
+"""A serialised ONNX model without its large initialisers, and where the values of these lie in it.
 
 protobuf keeps a copy of all that it parses for as long as any message of the model lives, and a model's nodes live as
 long as its session.  The one idea: only lengths are read here; what is odd in any way stays in the bytes, for the
@@ -10,11 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import numpy as np
-
-from polyconv.models.beside import FileBytes
-from polyconv.models.graph import Array
-from polyconv.runtime.arrays import aligned
+from polyconv.models.beside import FileBytes, Part
 
 __all__ = ["without_values"]
 
@@ -39,8 +35,8 @@ class _Field(NamedTuple):
     end: int
 
 
-def without_values(data: bytes | FileBytes) -> tuple[bytes, dict[str, Array]]:
-    """Take the values of large initialisers out of a model.
+def without_values(data: bytes | FileBytes) -> tuple[bytes, dict[str, Part]]:
+    """A model without the values of large initialisers.
 
     Parameters
     ----------
@@ -49,12 +45,14 @@ def without_values(data: bytes | FileBytes) -> tuple[bytes, dict[str, Array]]:
 
     Returns
     -------
-    bytes, dict of array
-        The model, in which ``raw_data`` of these initialisers is empty, and their bytes by name.
+    bytes, dict of Part
+        The model, in which ``raw_data`` of these initialisers is empty, and by name where it lies.
     """
     try:
         (graph,) = [field for field in _fields(data, 0, len(data)) if field.tag == _GRAPH]
         pieces, values = _graph(data, graph)
+        if isinstance(data, FileBytes) and not data.is_whole():
+            raise _OddError
     except (_OddError, ValueError):  # no graph, or several
         return data[:], {}
     if not values:
@@ -63,10 +61,10 @@ def without_values(data: bytes | FileBytes) -> tuple[bytes, dict[str, Array]]:
     return b"".join((data[: graph.start], _head(_GRAPH, len(inner)), inner, data[graph.end :])), values
 
 
-def _graph(data: bytes | FileBytes, graph: _Field) -> tuple[list[bytes], dict[str, Array]]:
-    """Pieces of a graph without large values, and these by name."""
+def _graph(data: bytes | FileBytes, graph: _Field) -> tuple[list[bytes], dict[str, Part]]:
+    """Pieces of a graph without large values, and where these lie, by name."""
     pieces: list[bytes] = []
-    values: dict[str, Array] = {}
+    values: dict[str, Part] = {}
     done = graph.payload
     for field in _fields(data, graph.payload, graph.end):
         if field.tag != _INITIALIZER or field.end - field.payload < _LARGE:
@@ -78,13 +76,7 @@ def _graph(data: bytes | FileBytes, graph: _Field) -> tuple[list[bytes], dict[st
             continue
         if names[0] in values:
             raise _OddError
-        array = aligned(raw[0].end - raw[0].payload, np.uint8)
-        if isinstance(data, bytes):
-            array[...] = np.frombuffer(data, np.uint8, len(array), raw[0].payload)
-        elif not data.copy(array, raw[0].payload):
-            raise _OddError
-        array.flags.writeable = False
-        values[names[0]] = array
+        values[names[0]] = Part(raw[0].payload, raw[0].end - raw[0].payload)
         rest = data[field.payload : raw[0].start] + _head(_RAW_DATA, 0) + data[raw[0].end : field.end]
         pieces += [data[done : field.start], _head(_INITIALIZER, len(rest)), rest]
         done = field.end

@@ -37,7 +37,7 @@ class _Large(NamedTuple):
     shape: tuple[int, ...]
 
 
-def read_onnx(data: bytes | FileBytes, folder: Path | None) -> Graph:
+def read_onnx(data: bytes | FileBytes, folder: Path | None, *, at_once: bool = True) -> Graph:
     """Read a model.
 
     Parameters
@@ -46,6 +46,8 @@ def read_onnx(data: bytes | FileBytes, folder: Path | None) -> Graph:
         The file's bytes.
     folder : Path or None
         Where its external data may lie; None for a model given as bytes.
+    at_once : bool
+        False leaves large values in the file until ``Graph.content`` is filled, if it was left what else there is.
 
     Raises
     ------
@@ -54,22 +56,25 @@ def read_onnx(data: bytes | FileBytes, folder: Path | None) -> Graph:
     Unsupported
         If the onnx package is missing, or older than the file.
     """
-    lighter, large = without_values(data)
+    lighter, parts = without_values(data)
     digest = digest_of(lighter)
     file = place("model", (digest, _code(), *package("onnx")))
     graph = kept(file, pickle.loads, Graph)
-    is_hashed = sum(a.nbytes for a in large.values()) <= setting("kept_runs")  # packed, they take no less
-    content = Content(digest, large) if is_hashed else None
+    large = Content(digest, data, parts)
+    is_hashed = sum(part.length for part in parts.values()) <= setting("kept_runs")  # packed, they take no less
+    content = large if is_hashed else None
+    if graph is None or at_once or content is None:
+        large.fill()
     if graph is not None:
-        values = {name: _value(name, a, large) for name, a in graph.constants.items()}
+        values = {name: _value(name, a, large.arrays) for name, a in graph.constants.items()}
         return replace(graph, constants=values, content=content)
     from polyconv.models.onnx_file import parsed  # here, as most processes find the graph as it was read
 
     files = None if folder is None else Beside(folder)
-    graph = replace(parsed(data, lighter, large, files), digest=digest)
-    if not (files is not None and files.is_used) and _are_all_views(graph.constants, large):
+    graph = replace(parsed(data, lighter, large.arrays, files), digest=digest)
+    if not (files is not None and files.is_used) and _are_all_views(graph.constants, large.arrays):
         small: dict[str, Any] = {
-            name: _Large(type_of(a.dtype), a.shape) if name in large else a for name, a in graph.constants.items()
+            name: _Large(type_of(a.dtype), a.shape) if name in parts else a for name, a in graph.constants.items()
         }
         keep(file, pickle.dumps(replace(graph, constants=small)))
     return graph if files is not None and files.is_used else replace(graph, content=content)

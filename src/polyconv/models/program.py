@@ -7,7 +7,7 @@ last reader.  It must not know how steps came about.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import field
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -119,15 +119,24 @@ class Program:
             names = (name for of_step in self.open for name in of_step if name in again)
             self._seen.update({name: _seen(name, again[name]) for name in names})
         if done is None:
-            told: list[Any] | None = [] if self.replays.wants(tuple(results), feeds) else None
             is_first = not self._schedules
-            with nullcontext() if self.runs is None else self.runs.noting():
-                with collecting_later(trims=is_first), self.plans():  # later ones take less for a while
-                    done = self._by_steps(feeds, tuple(results), times, halt, told)
-                laid = self.replays.learn(told, tuple(results), self.constants, feeds) if told else None
-            if self.runs is not None and not is_first:
-                self.runs.leave(laid, self._about, is_like_the_first=bool(told))
+            done = self._noted(feeds, tuple(results), times, halt, is_first)
+            if is_first and self.runs is not None and self.runs.are_again:  # what the run tells does not tell packing
+                with suppress(MemoryError):
+                    self._noted(feeds, tuple(results), Times(len(self.steps)), halt, False)
         return own(results, *done), times
+
+    def _noted(self, feeds: Mapping[str, Any], results: tuple[str, ...], times: Times, halt: Callable[[int], None],
+               is_first: bool) -> tuple[dict[str, Any], set[str]]:  # fmt: skip
+        """Run step by step; the second of two runs that are alike makes the replay, and may be left."""
+        told: list[Any] | None = [] if self.replays.wants(results, feeds) else None
+        with nullcontext() if self.runs is None else self.runs.noting():
+            with collecting_later(trims=is_first), self.plans():  # later ones take less for a while
+                done = self._by_steps(feeds, results, times, halt, told)
+            laid = self.replays.learn(told, results, self.constants, feeds) if told else None
+        if self.runs is not None and not is_first:
+            self.runs.leave(laid, self._about, is_like_the_first=bool(told))
+        return done
 
     def heard(self, replay: Replay, about: About) -> None:
         """Be told of runs that an earlier process has left, and what it said of their steps."""

@@ -94,6 +94,8 @@ class Promised:
 def _compiled(graph: Graph, overridden: frozenset[str], options: Options) -> Program:
     from polyconv.models.building import compiled  # here, as who finds what was left needs none of it
 
+    if graph.content is not None:
+        graph.content.fill()
     return compiled(graph, overridden, options)
 
 

@@ -54,19 +54,22 @@ def source_of(model: Any) -> Source:
 
 
 @collecting_later()
-def read_model(model: Any, weights: bytes | None = None) -> Graph:
-    """Read a model; see ``InferenceSession``.  What is wrong with a file is said with its name."""
+def read_model(model: Any, weights: bytes | None = None, *, at_once: bool = True) -> Graph:
+    """Read a model; see ``InferenceSession``.  What is wrong with a file is said with its name.
+
+    Not ``at_once``, large values may stay in the file until ``Graph.content`` is filled.
+    """
     source = source_of(model)
     if isinstance(source, bytes):
-        return _named(source, None, weights)
+        return _named(source, None, weights, at_once)
     with source.open("rb") as file:
         is_plain = S_ISREG(os.fstat(file.fileno()).st_mode)
-        return _named(FileBytes(file) if is_plain else file.read(), source, weights)
+        return _named(FileBytes(file) if is_plain else file.read(), source, weights, at_once)
 
 
-def _named(data: bytes | FileBytes, path: Path | None, weights: bytes | None) -> Graph:
+def _named(data: bytes | FileBytes, path: Path | None, weights: bytes | None, at_once: bool) -> Graph:
     try:
-        return _graph(data, path, weights)
+        return _graph(data, path, weights, at_once)
     except ModelError as error:
         from polyconv.models.foreign import foreign  # here, as few files are of another kind
 
@@ -78,14 +81,14 @@ def _named(data: bytes | FileBytes, path: Path | None, weights: bytes | None) ->
         raise ModelError(f"{what}: {error}") from error
 
 
-def _graph(data: bytes | FileBytes, path: Path | None, weights: bytes | None) -> Graph:
+def _graph(data: bytes | FileBytes, path: Path | None, weights: bytes | None, at_once: bool) -> Graph:
     if data[:64].lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<"):
         from polyconv.models.openvino_file import read_openvino
 
         return replace(read_openvino(data[:], weights, path), digest=digest_of(data[:]))
     if weights is not None:
         raise ArgumentError("weights= is the .bin of an OpenVINO IR; an ONNX model takes none")
-    return read_onnx(data, None if path is None else path.parent)
+    return read_onnx(data, None if path is None else path.parent, at_once=at_once)
 
 
 def with_dimensions(graph: Graph, known: Mapping[str, int]) -> Graph:

@@ -136,7 +136,7 @@ class InferenceSession:
         self._session_options = options
         self._options = replace(chosen, device=device, is_mixed=is_mixed, is_timed=options.enable_profiling)
         source = source_of(path_or_bytes)
-        graph = with_dimensions(read_model(source, weights), options.free_dimensions)
+        graph = with_dimensions(read_model(source, weights, at_once=False), options.free_dimensions)
         self._source, self._weights = source.absolute() if isinstance(source, Path) else source, weights
         self._about = graph.about
         inputs = {value.name: value for value in graph.inputs}
