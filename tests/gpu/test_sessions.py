@@ -492,6 +492,7 @@ HALVES: dict[str, tuple[list[onnx.NodeProto], dict[str, np.ndarray]]] = {
     "means": ([node("AveragePool", ["x"], ["y"], kernel_shape=[2, 3])], {}),
     "mean": ([node("GlobalAveragePool", ["x"], ["y"])], {}),
     "softmax": ([node("Softmax", ["x"], ["y"], axis=1)], {}),
+    "log_softmax": ([node("LogSoftmax", ["x"], ["y"], axis=1)], {}),
     "resized": ([node("Resize", ["x", "", "scales"], ["y"], mode="linear")], {"scales": np.ones(4, np.float32) * 2}),
     "moved": ([node("Transpose", ["x"], ["t"], perm=[0, 2, 1, 3]), node("Concat", ["t", "t"], ["y"], axis=3)], {}),
 }  # fmt: skip

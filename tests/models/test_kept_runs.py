@@ -303,6 +303,34 @@ def test_settings_that_change_between_two_runs(monkeypatch: pytest.MonkeyPatch) 
     assert _files() == []
 
 
+def test_an_input_that_chooses_a_branch_is_looked_at(by_steps: list[int]) -> None:
+    """As sampling rates are; what is left is the branch that was chosen."""
+    def branch(name: str) -> onnx.GraphProto:
+        conv = helper.make_node("Conv", ["x", "w"], [f"{name} a"])
+        nodes = [conv, helper.make_node(name, [f"{name} a"], [f"{name} b"])]
+        return helper.make_graph(nodes, name, [], [info(f"{name} b")])
+
+    nodes = [
+        helper.make_node("Equal", ["rate", "most"], ["is"]),
+        helper.make_node("If", ["is"], ["c"], then_branch=branch("Relu"), else_branch=branch("Abs")),
+        helper.make_node("Conv", ["c", "v"], ["y"]),
+    ]
+    constants = {"w": random(128, 16, 3, 3), "v": random(8, 128, 1, 1, seed=1), "most": np.array(16000)}
+    inputs = [info("x", SHAPE), info("rate", [], onnx.TensorProto.INT64)]
+    model = onnx_model(nodes, inputs, [info("y")], constants).SerializeToString()
+    x = random(*SHAPE)
+    rates = [{"x": x, "rate": np.array(rate)} for rate in (16000, 8000)]
+    session = _left(model, rates[0])
+    assert len(_files()) == 1
+    expected = [session.run(None, feeds)[0].tobytes() for feeds in rates]
+    assert expected[0] != expected[1]
+    for order, steps in (((0, 0, 1, 0), 2), ((1, 0, 1), 4)):  # of the graph and of the branch
+        other, before = InferenceSession(model), len(by_steps)
+        for which in order:
+            assert other.run(None, rates[which])[0].tobytes() == expected[which]
+        assert len(by_steps) - before == steps
+
+
 def test_dimensions_that_the_caller_fixes(by_steps: list[int]) -> None:
     model = _model().SerializeToString()
     _left(model)

@@ -56,6 +56,7 @@ OWN: dict[str, Layer] = {
     "max": lambda v: ops.reduce_max(v, numbers(3), False),
     "min": lambda v: ops.reduce_min(v, numbers(0), False),
     "softmax": lambda v: ops.softmax(v, 1),
+    "logsoftmax": lambda v: ops.log_softmax(v, -1),
     "softmax_last": lambda v: ops.softmax(v, -1),
     "concat": lambda v: ops.concat([v, ops.relu(v), v], 1),
     "concat_constant": lambda v: ops.concat([v, ops.constant(random(1, 2, 5, 6))], 1),

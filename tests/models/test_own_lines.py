@@ -122,6 +122,37 @@ def test_softmax_over_any_axis(dtype: Any, level: str | None) -> None:
 
 
 @pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_the_logarithm_of_a_softmax_over_any_axis(dtype: Any, level: str | None) -> None:
+    for shape, axis in itertools.product(LINE_SHAPES, (0, 1, 2, -1)):
+        x = random(*shape, dtype=dtype) * 60  # shares of e^-200 are 0, their logarithms are not
+        falls = x.astype(np.float64) - x.max(axis=axis, keepdims=True)
+        right = falls - np.log(np.exp(falls).sum(axis=axis, keepdims=True))
+        # roundings of the difference and of its argument, and of the sum, whose logarithm they shift by as much
+        bound = (2 * np.abs(falls) + np.abs(right) + shape[axis] + 8) * np.finfo(dtype).eps
+        ours = one("LogSoftmax", x, level=level, axis=axis)
+        assert (np.abs(ours - right) <= bound).all()
+        if axis == 2:
+            before = one("LogSoftmax", x, level=level, opset=11, axis=axis)  # all axes from there on
+            rows = x.reshape(shape[0], shape[1], -1)
+            same_bits(before, one("LogSoftmax", rows, level=level, axis=-1).reshape(shape))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("axis", [0, 1])
+def test_logarithms_of_softmax_of_special_numbers(axis: int, level: str | None) -> None:
+    x = random(19, 37)
+    x[3, 5], x[7, 9], x[11, 2] = np.nan, np.inf, -np.inf
+    ours = one("LogSoftmax", x, level=level, axis=axis)
+    is_spoilt = np.zeros(x.shape, bool)
+    for place in ((3, 5), (7, 9)):
+        line = (slice(None), place[1]) if axis == 0 else (place[0], slice(None))
+        is_spoilt[line] = True
+    np.testing.assert_array_equal(np.isnan(ours), is_spoilt)
+    assert ours[11, 2] == -np.inf
+
+
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("axis", [0, 1])
 def test_softmax_of_special_numbers(axis: int, level: str | None) -> None:
     """What is no number spoils its own line alone; minus infinity has no share."""

@@ -24,9 +24,9 @@ LONG_FUNCTIONS = {
 """Functions above it, docstring and signature not counted."""
 
 FOLDERS = {
-    ".": 4450, "algorithms": 21060, "benchmark": 5955, "cli": 4410, "conformance": 6325, "dialects": 2260,
-    "fields": 750, "gpu": 7280, "kernels": 10240, "lowering": 2960, "machine": 705, "models": 16200, "ndimage": 2000,
-    "operators": 10150, "planning": 1120, "problem": 1880, "runtime": 2020,
+    ".": 4450, "algorithms": 21060, "benchmark": 5955, "cli": 4410, "conformance": 6340, "dialects": 2260,
+    "fields": 750, "gpu": 7280, "kernels": 10240, "lowering": 2960, "machine": 705, "models": 16280, "ndimage": 2000,
+    "operators": 10220, "planning": 1120, "problem": 1880, "runtime": 2020,
 }  # fmt: skip
 """Lines that a folder of the package may have; ``.`` are the files beside the folders."""
 

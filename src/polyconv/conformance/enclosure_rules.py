@@ -216,6 +216,20 @@ def _softmax(call: Call) -> list[Enclosure]:
     return [rounded(low / (sums[1] - high + low), high / (sums[0] - low + high), x.dtype, units)]
 
 
+def _log_softmax(call: Call) -> list[Enclosure]:
+    """``x - top - ln(sum)``: it grows with its own element and falls with the others."""
+    x, axis = call.at(0), call.attribute("axis", -1 if call.opset >= 13 else 1)
+    axes = (axis,) if call.opset >= 13 else tuple(range(axis % len(x.shape), len(x.shape)))
+    top = x.high.max(axis=axes, keepdims=True)
+    falls = x.ends(lambda e: e.astype(np.float64) - top)
+    low, high = (np.exp(fall) for fall in falls)
+    sums = [e.sum(axis=axes, keepdims=True) for e in (low, high)]
+    ends = falls[0] - np.log(sums[1] - high + low), falls[1] - np.log(sums[0] - low + high)
+    terms = math.prod(x.shape[a] for a in axes)
+    sizes = 2 * np.abs(falls[0]) + math.log(terms) + 1.0
+    return [rounded(*ends, x.dtype, terms + 3 * FUNCTION_UNITS, sizes)]
+
+
 # -- normalisations ---------------------------------------------------------------------------------
 
 
@@ -303,6 +317,7 @@ RULES: Mapping[str, Rule] = {
     "GlobalMaxPool": _global_max_pool,
     "InstanceNormalization": _instance_normalisation,
     "LayerNormalization": _layer_normalisation,
+    "LogSoftmax": _log_softmax,
     "MatMul": product,
     "MaxPool": _max_pool,
     "Mul": _arithmetic(np.multiply, _multiplied),

@@ -324,9 +324,9 @@ def wide_product(d: Drawing) -> str:
 
 
 def softmax(d: Drawing) -> str:
-    """Softmax over some axis."""
+    """Softmax over some axis, or its logarithm."""
     x = d.operand(lambda shape: len(shape) > 1)
-    return d.one("Softmax", x, axis=int(d.pick((1, -1))))
+    return d.one("LogSoftmax" if d.chance(0.3) else "Softmax", x, axis=int(d.pick((1, -1))))
 
 
 def reduced(d: Drawing) -> str:

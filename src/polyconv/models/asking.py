@@ -97,8 +97,8 @@ _TYPE_OF = {
     "QLinearMatMul": 7,
     **dict.fromkeys((
         "Add", "AveragePool", "Clip", "Concat", "Div", "Exp", "Flatten", "GlobalAveragePool", "GlobalMaxPool",
-        "HardSigmoid", "HardSwish", "LeakyRelu", "MaxPool", "Mul", "Relu", "Reshape", "Sigmoid", "Slice", "Softmax",
-        "Split", "Squeeze", "Sub", "Tanh", "Transpose", "Unsqueeze",
+        "HardSigmoid", "HardSwish", "LeakyRelu", "LogSoftmax", "MaxPool", "Mul", "Relu", "Reshape", "Sigmoid", "Slice",
+        "Softmax", "Split", "Squeeze", "Sub", "Tanh", "Transpose", "Unsqueeze",
     ), 0),
 }  # fmt: skip
 """Operators whose results have the type of an input, and of which."""

@@ -53,6 +53,7 @@ from polyconv.models.onnx_qlinear import (
     real_rows,
 )
 from polyconv.models.onnx_recurrent import recurrent
+from polyconv.models.onnx_scatters import written_over
 from polyconv.models.onnx_sums import sums_of_products
 from polyconv.models.onnx_weights import held_weights, normalisation, output_channels, scaled_weights, with_weights
 from polyconv.models.operators import has_row
@@ -317,6 +318,7 @@ RULES = (
     _rule(real_product, "QGemm", domains=(ort.CONTRIB,)),
     _rule(padding, "Pad"),
     _rule(cut_off, "Slice"),
+    _rule(written_over, "ScatterND", is_exact=True),
     _rule(scaled, "BatchNormalization", "Mul", "Div"),
     _rule(scaled_rows, "BatchNormalization"),
     _rule(branches, "Add"),

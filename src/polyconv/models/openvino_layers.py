@@ -128,8 +128,8 @@ def _reduced(op: str) -> Reader:
     return read
 
 
-def _softmax(layer: Layer) -> Node | str:
-    return layer.onnx("Softmax", axis=layer.numbers("axis", "1")[0])
+def _softmax(op: str, axis: str) -> Reader:
+    return lambda layer: layer.onnx(op, axis=layer.numbers("axis", axis)[0])
 
 
 def _response(layer: Layer) -> Node | str:
@@ -290,7 +290,8 @@ _TABLE: Mapping[str, Reader] = {
     "convert": _converted,
     "maxpool": _pooled("MaxPool"),
     "avgpool": _pooled("AveragePool"),
-    "softmax": _softmax,
+    "softmax": _softmax("Softmax", "1"),
+    "logsoftmax": _softmax("LogSoftmax", "-1"),
     "lrn": _response,
     "mvn": _centred,
     "concat": _joined,

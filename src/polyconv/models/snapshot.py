@@ -236,8 +236,6 @@ def bytes_of(laid: Laid, told: Pointing, about: About, most: int) -> list[bytes 
 
 
 def _bytes_of(laid: Laid, told: Pointing, about: About, most: int) -> list[bytes | memoryview]:
-    if laid.switches:
-        raise _Refused
     memory = _Memory(told)
     named = {*laid.results, *(name for step in laid.told for name in (*step.reads, *step.writes))}
     held = {name: a for name, a in laid.held.items() if name in named}
@@ -261,6 +259,7 @@ def _bytes_of(laid: Laid, told: Pointing, about: About, most: int) -> list[bytes
             "results": laid.results, "feeds": laid.feeds, "moving": laid.moving & {*named, *laid.feeds},
             "lies": {n: lie for n, lie in laid.lies.items() if n in named}, "inside": laid.inside,
             "begins": laid.begins, "size": laid.size, "still": laid.still, "threads": laid.threads,
+            "switches": {**laid.switches},
         },
         memory.functions, pointers, calls, about,
     )  # fmt: skip
@@ -362,7 +361,7 @@ def laid_of(data: memoryview, target: Target) -> tuple[Laid, About] | None:
         for step in whole.steps
     ]  # fmt: skip
     held = {name: array(there) for name, there in whole.held.items()}
-    return Laid(told=told, held=held, switches={}, **whole.laid), whole.about
+    return Laid(told=told, held=held, **whole.laid), whole.about
 
 
 class _Window:

@@ -18,11 +18,11 @@ from polyconv.kernels.values import Buffer
 from polyconv.machine.host import profile_in_force
 from polyconv.operators.along import Along
 from polyconv.operators.job import Drive, Planning, Step, address_of
-from polyconv.operators.lines import Walk, raised
 from polyconv.operators.lying import Lies
 from polyconv.operators.rows import each_vector, read, write
 from polyconv.operators.stacks import Stack, begins, stack_of
 from polyconv.operators.tiles import Finish, Matrix, Tiles, multiply, tiles_of
+from polyconv.operators.together import Walk, raised
 
 __all__ = ["Attention", "attended"]
 

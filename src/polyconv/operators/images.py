@@ -11,7 +11,7 @@ from polyconv.operators.table import BY_FAMILY
 
 __all__ = ["by_image"]
 
-_LINES = {"Softmax", "LayerNormalization"}
+_LINES = {"Softmax", "LogSoftmax", "LayerNormalization"}
 """Operators whose lines may run along the first axis."""
 _SHOWING = frozenset(
     name for family, names in BY_FAMILY.items() for name in names

@@ -1,4 +1,4 @@
-"""Lines that are brought to one scale: softmax, and mean 0 with variance 1, as drivers.
+"""Lines that are brought to one scale: softmax and its logarithm, and mean 0 with variance 1, as drivers.
 
 Turns the extents and strides of an array into a step.  A line is all that is taken together: its elements lie beside
 each other, and vectors run along it, or it goes across rows, and a vector holds as many lines as it has lanes.  The one
@@ -17,17 +17,14 @@ from polyconv.dtypes import DTYPES
 from polyconv.kernels import mathfn
 from polyconv.kernels.convert import LLVM_NAMES
 from polyconv.kernels.language import Mask, Module, Type, Value, vector
+from polyconv.kernels.logarithm import logarithm
 from polyconv.kernels.record import Memory, Record, Word, at_once, filled
 from polyconv.kernels.values import Buffer
 from polyconv.operators.job import Conditions, Drive, Step, address_of
-from polyconv.operators.reduction import across_lanes
 from polyconv.operators.rows import Some, each_block, each_vector, read, write
+from polyconv.operators.together import CHAINS, Walk, added, larger, raised, spread, taken_together
 
-__all__ = ["LinesSpec", "Loaded", "Place", "Space", "Walk", "line_step", "raised"]
-
-_CHAINS = 4
-"""Vectors whose results take turns: one waits for the one before it."""
-
+__all__ = ["LinesSpec", "Place", "Space", "line_step"]
 
 @dataclass(frozen=True, slots=True)
 class LinesSpec:
@@ -36,7 +33,7 @@ class LinesSpec:
     Parameters
     ----------
     function : str
-        ``Softmax`` or ``Normal``.
+        ``Softmax``, ``LogSoftmax`` or ``Normal``.
     dtype : str
     along : bool
         Whether vectors run along lines; else they run across them.
@@ -140,7 +137,7 @@ def _drive(k: Module, name: str, spec: LinesSpec, lanes: int, masks: bool) -> No
             if spec.along:
                 here = row.index % w.repeat * (w.pieces * size) if spec.scaled == "part" else 0
                 line = _Line(k, spec, kind, masks, k.rebase(source), k.rebase(target), w, [s + here for s in scales])
-                (_softmax_along if spec.function == "Softmax" else _normal_along)(line)
+                _ALONG[spec.function](line)
             else:
                 end = k.minimum(begin + w.columns, w.width)
                 _across(_Line(k, spec, kind, masks, source, target, w, scales), begin, end)
@@ -164,63 +161,18 @@ class _Line:
         """How its elements are walked, if they lie beside each other."""
         return Walk(self.k, self.kind, self.w.length, self.masks)
 
+    def loaded(self, at: Value, type_: Type, mask: Mask | None) -> Value:
+        """Its elements from one on."""
+        return read(self.k, type_, self.x + at * self.kind.element_bytes, mask)
+
     def root(self, squares: Value, count: Value) -> Value:
         """One over the root of a mean of squares and epsilon."""
         k, type_ = self.k, squares.type
-        epsilon = _spread(k, k.load(type_.scalar, self.w.numbers), type_)
+        epsilon = spread(k, k.load(type_.scalar, self.w.numbers), type_)
         return 1.0 / k.intrinsic("sqrt", type_, squares / count + epsilon)
 
 
-Loaded = Callable[[Value, Type, Mask | None], Value]
-"""What is done with the elements from one on, as a scalar or a vector, which may have a mask."""
-
-
-def _spread(k: Module, value: Value, type_: Type) -> Value:
-    """A scalar as such, or in every lane."""
-    return k.splat(value, type_.lanes) if type_.lanes else value
-
-
-def _larger(k: Module, a: Value, b: Value) -> Value:
-    """The larger one, or any of the two if one is NaN: as an exponential NaN makes all of a line NaN."""
-    return k.select(a > b, a, b)
-
-
-def _added(a: Value, b: Value) -> Value:
-    return a + b
-
-
 # -- along a line -------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Walk:
-    """How elements that lie beside each other are walked: so many, by vectors, whose rest has a mask or none."""
-
-    k: Module
-    kind: Type
-    length: Value
-    masks: bool
-
-
-def _taken_together(walk: Walk, neutral: float, of: Loaded, join: Callable[[Value, Value], Value]) -> Value:
-    """What is found of all elements of a line, joined."""
-    k, kind, length = walk.k, walk.kind, walk.length
-    start, block = k.constant(kind, neutral), _CHAINS * kind.lanes
-    full, whole = length - length % block, length - length % kind.lanes
-    with k.loop(0, full, block, carry=[start] * _CHAINS) as each:
-        each.next(*(join(held, of(each.index + at * kind.lanes, kind, None)) for at, held in enumerate(each.values)))
-    with k.loop(full, whole, kind.lanes, carry=[each.results[0]]) as one:
-        one.next(join(one.values[0], of(one.index, kind, None)))
-    total: Value = one.results[0]
-    for other in each.results[1:]:
-        total = join(total, other)
-    if walk.masks:
-        mask = k.mask(length - whole, kind.lanes)
-        return across_lanes(k, join(total, k.select(mask.bits, of(whole, kind, mask), start)), join)
-    with k.loop(whole, length, carry=[across_lanes(k, total, join)]) as rest:
-        rest.next(join(rest.values[0], of(rest.index, kind.scalar, None)))
-    found: Value = rest.results[0]
-    return found
 
 
 def _each(line: _Line, begin: Value | int, end: Value, some: Some) -> None:
@@ -228,57 +180,55 @@ def _each(line: _Line, begin: Value | int, end: Value, some: Some) -> None:
     each_vector(line.k, line.kind, begin, end, line.masks, some)
 
 
-def raised(walk: Walk, loaded: Loaded, y: Buffer) -> Value:
-    """Store ``exp(x - max)`` of the elements of a line, each of which is loaded twice; one over the sum of them."""
-    k, kind = walk.k, walk.kind
-    top = _taken_together(walk, float("-inf"), loaded, partial(_larger, k))
-
-    def power(at: Value, type_: Type, mask: Mask | None) -> Value:
-        value = mathfn.exponential_below(k, loaded(at, type_, mask) - _spread(k, top, type_))
-        write(k, value, y + at * kind.element_bytes, mask)
-        return value
-
-    return 1.0 / _taken_together(walk, 0.0, power, _added)
-
-
 def _softmax_along(line: _Line) -> None:
     """``exp(x - max) / sum``: the exponentials are kept in the result until their sum is known."""
     k, size = line.k, line.kind.element_bytes
-
-    def loaded(at: Value, type_: Type, mask: Mask | None) -> Value:
-        return read(k, type_, line.x + at * size, mask)
-
-    factor = raised(line.along, loaded, line.y)
+    factor = raised(line.along, line.loaded, line.y)
 
     def scaled(at: Value, type_: Type, mask: Mask | None) -> None:
         place = line.y + at * size
-        write(k, read(k, type_, place, mask) * _spread(k, factor, type_), place, mask)
+        write(k, read(k, type_, place, mask) * spread(k, factor, type_), place, mask)
 
     _each(line, 0, line.w.length, scaled)
+
+
+def _log_softmax_along(line: _Line) -> None:
+    """``x - max - ln(sum)`` with the sum of ``exp(x - max)``: the logarithm of a share that may itself be 0."""
+    k, size = line.k, line.kind.element_bytes
+    top = taken_together(line.along, float("-inf"), line.loaded, partial(larger, k))
+
+    def below(at: Value, type_: Type, mask: Mask | None) -> Value:
+        return line.loaded(at, type_, mask) - spread(k, top, type_)
+
+    def power(at: Value, type_: Type, mask: Mask | None) -> Value:
+        return mathfn.exponential_below(k, below(at, type_, mask))
+
+    total = logarithm(k, taken_together(line.along, 0.0, power, added))
+
+    def finished(at: Value, type_: Type, mask: Mask | None) -> None:
+        write(k, below(at, type_, mask) - spread(k, total, type_), line.y + at * size, mask)
+
+    _each(line, 0, line.w.length, finished)
 
 
 def _normal_along(line: _Line) -> None:
     """``(x - mean) / sqrt(variance + epsilon)``, times scales, plus shifts: of each element, or of each part."""
     k, size, w = line.k, line.kind.element_bytes, line.w
     count = k.cast("sitofp", w.length, line.kind.scalar)
-
-    def loaded(at: Value, type_: Type, mask: Mask | None) -> Value:
-        return read(k, type_, line.x + at * size, mask)
-
-    mean = _taken_together(line.along, 0.0, loaded, _added) / count
+    mean = taken_together(line.along, 0.0, line.loaded, added) / count
 
     def centred(at: Value, type_: Type, mask: Mask | None) -> Value:
-        return loaded(at, type_, mask) - _spread(k, mean, type_)
+        return line.loaded(at, type_, mask) - spread(k, mean, type_)
 
     def squared(at: Value, type_: Type, mask: Mask | None) -> Value:
         value = centred(at, type_, mask)
         return value * value
 
-    factor = line.root(_taken_together(line.along, 0.0, squared, _added), count)
+    factor = line.root(taken_together(line.along, 0.0, squared, added), count)
     if not line.spec.scaled:
 
         def brought(at: Value, type_: Type, mask: Mask | None) -> None:
-            write(k, centred(at, type_, mask) * _spread(k, factor, type_), line.y + at * size, mask)
+            write(k, centred(at, type_, mask) * spread(k, factor, type_), line.y + at * size, mask)
 
         _each(line, 0, w.length, brought)
         return
@@ -287,7 +237,7 @@ def _normal_along(line: _Line) -> None:
 
         def finished(at: Value, type_: Type, mask: Mask | None) -> None:
             own, more = (read(k, type_, place + at * size, mask) for place in (scale, shift))
-            write(k, centred(at, type_, mask) * _spread(k, factor, type_) * own + more, line.y + at * size, mask)
+            write(k, centred(at, type_, mask) * spread(k, factor, type_) * own + more, line.y + at * size, mask)
 
         _each(line, 0, w.length, finished)
         return
@@ -296,7 +246,7 @@ def _normal_along(line: _Line) -> None:
 
             def channels(at: Value, type_: Type, mask: Mask | None) -> None:
                 own, more = (read(k, type_, place + at * size, mask) for place in (scale, shift))
-                value = centred(pixel.index + at, type_, mask) * _spread(k, factor, type_)
+                value = centred(pixel.index + at, type_, mask) * spread(k, factor, type_)
                 write(k, value * own + more, line.y + (pixel.index + at) * size, mask)
 
             _each(line, 0, w.pieces, channels)
@@ -306,8 +256,8 @@ def _normal_along(line: _Line) -> None:
         own, more = (k.load(line.kind.scalar, place + part.index * size) for place in (scale, shift))
 
         def scaled(at: Value, type_: Type, mask: Mask | None) -> None:
-            value = centred(at, type_, mask) * _spread(k, factor, type_)
-            write(k, value * _spread(k, own, type_) + _spread(k, more, type_), line.y + at * size, mask)
+            value = centred(at, type_, mask) * spread(k, factor, type_)
+            write(k, value * spread(k, own, type_) + spread(k, more, type_), line.y + at * size, mask)
 
         _each(line, part.index * piece, part.index * piece + piece, scaled)
 
@@ -317,8 +267,7 @@ def _normal_along(line: _Line) -> None:
 
 def _across(line: _Line, begin: Value, end: Value) -> None:
     """All lines of some columns: several vectors of them at once, then one, then what is left of one."""
-    some = _softmax_across if line.spec.function == "Softmax" else _normal_across
-    each_block(line.k, line.kind, begin, end, line.masks, _CHAINS, partial(some, line))
+    each_block(line.k, line.kind, begin, end, line.masks, CHAINS, partial(_ACROSS[line.spec.function], line))
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,7 +306,7 @@ class _Columns:
 def _softmax_across(line: _Line, at: Value, type_: Type, count: int, mask: Mask | None) -> None:
     """As along a line, for each line of the columns."""
     k, columns = line.k, _Columns(line, at, type_, count, mask)
-    tops = columns.joined(float("-inf"), columns.loaded, partial(_larger, k))
+    tops = columns.joined(float("-inf"), columns.loaded, partial(larger, k))
 
     def raised(element: Value) -> list[Value]:
         powers = [mathfn.exponential_below(k, v - top) for v, top in zip(columns.loaded(element), tops, strict=True)]
@@ -365,27 +314,48 @@ def _softmax_across(line: _Line, at: Value, type_: Type, count: int, mask: Mask 
             write(k, power, place, mask)
         return powers
 
-    factors = [1.0 / total for total in columns.joined(0.0, raised, _added)]
+    factors = [1.0 / total for total in columns.joined(0.0, raised, added)]
     with k.loop(0, line.w.length) as each:
         for factor, place in zip(factors, columns.targets(each.index), strict=True):
             write(k, read(k, type_, place, mask) * factor, place, mask)
 
 
+def _log_softmax_across(line: _Line, at: Value, type_: Type, count: int, mask: Mask | None) -> None:
+    """As along a line, for each line of the columns."""
+    k, columns = line.k, _Columns(line, at, type_, count, mask)
+    tops = columns.joined(float("-inf"), columns.loaded, partial(larger, k))
+
+    def below(element: Value) -> list[Value]:
+        return [value - top for value, top in zip(columns.loaded(element), tops, strict=True)]
+
+    def powers(element: Value) -> list[Value]:
+        return [mathfn.exponential_below(k, value) for value in below(element)]
+
+    totals = [logarithm(k, total) for total in columns.joined(0.0, powers, added)]
+    with k.loop(0, line.w.length) as each:
+        for value, total, place in zip(below(each.index), totals, columns.targets(each.index), strict=True):
+            write(k, value - total, place, mask)
+
+
 def _normal_across(line: _Line, at: Value, type_: Type, count: int, mask: Mask | None) -> None:
     """As along a line, for each line of the columns."""
     k, columns = line.k, _Columns(line, at, type_, count, mask)
-    length = _spread(k, k.cast("sitofp", line.w.length, type_.scalar), type_)
-    means = [total / length for total in columns.joined(0.0, columns.loaded, _added)]
+    length = spread(k, k.cast("sitofp", line.w.length, type_.scalar), type_)
+    means = [total / length for total in columns.joined(0.0, columns.loaded, added)]
 
     def centred(element: Value) -> list[Value]:
         return [value - mean for value, mean in zip(columns.loaded(element), means, strict=True)]
 
-    squares = columns.joined(0.0, lambda element: [v * v for v in centred(element)], _added)
+    squares = columns.joined(0.0, lambda element: [v * v for v in centred(element)], added)
     factors = [line.root(total, length) for total in squares]
     with k.loop(0, line.w.length) as each:
         scales = [
-            _spread(k, k.load(type_.scalar, place + each.index * type_.element_bytes), type_) for place in line.scales
+            spread(k, k.load(type_.scalar, place + each.index * type_.element_bytes), type_) for place in line.scales
         ]
         for value, factor, place in zip(centred(each.index), factors, columns.targets(each.index), strict=True):
             brought = value * factor
             write(k, brought * scales[0] + scales[1] if scales else brought, place, mask)
+
+
+_ALONG = {"Softmax": _softmax_along, "LogSoftmax": _log_softmax_along, "Normal": _normal_along}
+_ACROSS = {"Softmax": _softmax_across, "LogSoftmax": _log_softmax_across, "Normal": _normal_across}

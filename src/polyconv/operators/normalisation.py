@@ -86,7 +86,7 @@ def _softmax(operation: Operation, rank: int, others: Sequence[_Dims]) -> _Way |
     if others or not isinstance(axis, int) or not -rank <= axis < rank:
         return "its axis lies outside the input"
     first = axis % rank
-    return _Way("Softmax", (first,) if operation.version >= 13 else tuple(range(first, rank)))
+    return _Way(operation.op, (first,) if operation.version >= 13 else tuple(range(first, rank)))
 
 
 def _layers(operation: Operation, rank: int, others: Sequence[_Dims]) -> _Way | str:
@@ -173,7 +173,7 @@ def _plan(planning: Planning, way: _Way, dtype: str, rank: int, operands: Sequen
         -(-space.length // lanes) if along else space.length * -(-space.width // lanes)
     )
     short = _is_short(spec, space, c)
-    of_vector, of_line = 30.0 if way.function == "Softmax" else 8.0, 12.0 if short else 60.0
+    of_vector, of_line = 8.0 if way.function == "Normal" else 30.0, 12.0 if short else 60.0
     cycles = vectors * of_vector + of_line * space.outer * space.inner
 
     def steps(threads: int) -> list[Step]:
@@ -288,6 +288,7 @@ def _laid(way: _Way, x: Lies, y: Lies) -> tuple[Space, Place, Place, bool] | Non
 _Reader = Callable[[Operation, int, Sequence[_Dims]], _Way | str]
 _TABLE: Mapping[str, tuple[Sequence[str], _Reader]] = {
     "Softmax": (("axis",), _softmax),
+    "LogSoftmax": (("axis",), _softmax),
     "LayerNormalization": (("axis", "epsilon", "last_axis", "stash_type"), _layers),
     "InstanceNormalization": (("epsilon",), _channels),
     "GroupNormalization": (("epsilon", "num_groups", "stash_type"), _groups),

@@ -33,7 +33,9 @@ BY_FAMILY: dict[str, tuple[str, ...]] = {
     "moving.moving": ("Concat", "DepthToSpace", "SpaceToDepth", "Tile", "Transpose"),
     "resizing.resizing": ("Resize", "Upsample"),
     "padding.padding": ("Pad",),
-    "normalisation.normalisation": ("GroupNormalization", "InstanceNormalization", "LayerNormalization", "Softmax"),
+    "normalisation.normalisation": (
+        "GroupNormalization", "InstanceNormalization", "LayerNormalization", "LogSoftmax", "Softmax",
+    ),
     "responses.response": ("LRN",),
     "multiplying.multiplying": ("MatMul",),
     "selecting.selecting": ("GatherElements",), "grids.gridding": ("GridSample",),

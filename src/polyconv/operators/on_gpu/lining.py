@@ -12,6 +12,7 @@ from polyconv.dtypes import DTYPES
 from polyconv.gpu.kernels.finish import ELEMENTS
 from polyconv.gpu.language import I64, Kernel, Pointer, Type, Value
 from polyconv.kernels import mathfn
+from polyconv.kernels.logarithm import logarithm
 from polyconv.operators.functions import FUNCTIONS
 from polyconv.operators.on_gpu.teams import OfTeams, Teams, loaded, stored, summed_in
 from polyconv.operators.on_gpu.walk import Walk
@@ -26,7 +27,7 @@ class Lines(OfTeams):
     Parameters
     ----------
     function, dtype : str
-        ``Softmax``, or ``Normal``: mean 0 and variance 1; the type.
+        ``Softmax``, ``LogSoftmax``, or ``Normal``: mean 0 and variance 1; the type.
     scaled : str
         What scales and shifts belong to: ``element`` of a line, ``part`` of one, or nothing.
     lines, line : Walk
@@ -69,7 +70,7 @@ class Lines(OfTeams):
         """The kernel."""
         k = Kernel("lines", self.arguments, self.threads, numbers=tuple(self.numbers), shared=self.shared)
         team = _Team(k, self, ELEMENTS[summed_in(self.dtype)])
-        (_softmax if self.function == "Softmax" else _normal)(team)
+        _KERNELS[self.function](team)
         return k
 
 
@@ -125,6 +126,14 @@ def _softmax(team: _Team) -> None:
     team.store(lambda at: power(at) * factor)
 
 
+def _log_softmax(team: _Team) -> None:
+    """``x - max - ln(sum)`` with the sum of ``exp(x - max)``."""
+    k = team.k
+    top = team.found(float("-inf"), "Max", team.loaded)
+    total = logarithm(k, team.found(0.0, "Add", lambda at: mathfn.exponential(k, team.loaded(at) - top)))
+    team.store(lambda at: team.loaded(at) - top - total)
+
+
 def _normal(team: _Team) -> None:
     """``(x - mean) / sqrt(variance + epsilon)``, times scales, plus shifts."""
     k, spec = team.k, team.spec
@@ -148,3 +157,6 @@ def _normal(team: _Team) -> None:
         return (team.loaded(at) - mean) * factor * scale + shift
 
     team.store(finished)
+
+
+_KERNELS = {"Softmax": _softmax, "LogSoftmax": _log_softmax, "Normal": _normal}
