@@ -179,8 +179,11 @@ def _ordered(operation: Operation, inputs: Sequence[Known]) -> View | str:
         if not 0 <= count <= extent:
             raise ArgumentError(f"it has {extent} elements along axis {axis}, of which {count} are asked for")
         keys = x if not is_largest else -x if kind == "f" else ~x  # -1 - x: its order is the other way round
+        if x.ndim == 1:  # of each class of a detector
+            at = _first(keys, count)
+            return [x[at], np.ascontiguousarray(at, np.int64)]
         at = np.moveaxis(_first(np.moveaxis(keys, axis, -1), count), -1, axis)
-        return [x[at] if x.ndim == 1 else np.take_along_axis(x, at, axis), np.ascontiguousarray(at, np.int64)]
+        return [np.take_along_axis(x, at, axis), np.ascontiguousarray(at, np.int64)]
 
     return View(look, (inputs[0].dtype, "int64"), True, _open(_rank(inputs[0])))
 
@@ -233,9 +236,11 @@ def _picked(operation: Operation, inputs: Sequence[Known]) -> View | str:
 
 
 def _scattered(operation: Operation, inputs: Sequence[Known]) -> View | str:
-    """ScatterElements of whole numbers."""
-    if len(inputs) != 3 or not _whole(*inputs) or not _alike(inputs[0], inputs[2]):
-        return "its numbers are no counts of one type"
+    """ScatterElements: whole rows at once where all elements of a row go along an axis to one place, as boxes do."""
+    if len(inputs) != 3 or not _whole(inputs[1]) or not _alike(inputs[0], inputs[2]):
+        return "its places are no whole numbers, or its numbers are of two types"
+    if not _whole(inputs[0]) and (np.dtype(inputs[0].dtype).kind != "f" or _may_be_many(inputs[1])):
+        return "there are many places, or elements of another type"
     if operation.attributes.get("reduction", "none") not in ("none", b"none"):
         return "it sums"
 
@@ -245,8 +250,14 @@ def _scattered(operation: Operation, inputs: Sequence[Known]) -> View | str:
         if places.shape != updates.shape:
             raise ArgumentError(f"places of shape {places.shape} do not fit numbers of shape {updates.shape}")
         made = x.copy()
-        at: list[Any] = list(np.indices(places.shape, sparse=True))
-        at[axis] = _indices(places, x, axis)
+        row = places[tuple(slice(None) if a == axis else slice(1) for a in range(x.ndim))]
+        at: list[Any]
+        if (places == row).all():
+            at = [slice(extent) for extent in places.shape]
+            at[axis] = _indices(row, x, axis).reshape(-1)
+        else:
+            at = list(np.indices(places.shape, sparse=True))
+            at[axis] = _indices(places, x, axis)
         made[tuple(at)] = updates
         return made
 
