@@ -249,7 +249,8 @@ def _scattered(operation: Operation, inputs: Sequence[Known]) -> View | str:
         check_places(places, x.shape, axis)
         if places.shape != updates.shape:
             raise ArgumentError(f"places of shape {places.shape} do not fit numbers of shape {updates.shape}")
-        made = x.copy()
+        made = np.empty_like(updates, shape=x.shape)  # in the order of axes of what it mostly is
+        made[...] = x
         row = places[tuple(slice(None) if a == axis else slice(1) for a in range(x.ndim))]
         at: list[Any]
         if (places == row).all():

@@ -39,6 +39,7 @@ BY_FAMILY: dict[str, tuple[str, ...]] = {
     "responses.response": ("LRN",),
     "multiplying.multiplying": ("MatMul",),
     "selecting.selecting": ("GatherElements",), "grids.gridding": ("GridSample",),
+    "regions.regions": ("RoiAlign",),
     "finding.finding": ("GatherND", "NonMaxSuppression", "NonZero", "ScatterND"),
     "counting.counting": (
         "ArgMax", "ArgMin", "ConstantOfShape", "Cos", "Einsum", "GatherElements", "Mod", "Range",
