@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -166,26 +167,48 @@ def _split(operation: Operation) -> Look | str:
     return look
 
 
-def _gathered(operation: Operation, inputs: Sequence[Array | None]) -> Array:
-    """Gather: one element along an axis is a view, several are a copy."""
+def _gathered(steps: Sequence[int] | None, operation: Operation, inputs: Sequence[Array | None]) -> Array:
+    """Gather: one element along an axis is a view, and so are windows of it, as where indices grow by equal steps.
+
+    ``steps`` are those by which the indices grow along each of their axes; None where they do not, or come with a run:
+    then several are a copy.
+    """
     x, axis, indices = _first(inputs), operation.attributes.get("axis", 0), _given(inputs, 1)
     if indices is None or not -x.ndim <= axis < x.ndim:
         raise ArgumentError(f"axis={axis} lies outside the input of shape {x.shape}")
-    extent = x.shape[axis]
+    extent, axis = x.shape[axis], axis % x.ndim
     if indices.size and not -extent <= indices.min() <= indices.max() < extent:
         raise ArgumentError(
             f"elements {indices.min()} to {indices.max()} of axis {axis} lie outside the input of shape {x.shape}"
         )
-    at = (slice(None),) * (axis % x.ndim) + (int(indices), ...) if not indices.ndim else ()
-    found: Array = np.take(x, indices, axis) if indices.ndim else x[at]
-    return found
+    before = (slice(None),) * axis
+    if not indices.ndim:
+        return np.asarray(x[(*before, int(indices), ...)])
+    if steps is None or not indices.size or (indices.min() < 0 <= indices.max()):
+        return np.take(x, indices, axis)
+    first = x[(*before, slice(int(indices.flat[0]) % extent, None))]
+    shape = (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
+    strides = (*x.strides[:axis], *(step * x.strides[axis] for step in steps), *x.strides[axis + 1 :])
+    return np.lib.stride_tricks.as_strided(first, shape, strides, writeable=False)
 
 
 def _gather(operation: Operation) -> Look | str:
     indices = operation.inputs[1] if len(operation.inputs) > 1 else None
     if operation.on_gpu and indices is not None and indices.dims != ():
         return "several elements are no view"
-    return _one(_gathered)(operation)
+    held = None if indices is None or indices.value is None else indices.value
+    return _one(partial(_gathered, None if held is None or not held.size else _steps(held)))(operation)
+
+
+def _steps(indices: Array) -> tuple[int, ...] | None:
+    """The steps by which whole numbers grow along each of their axes; None where they do not by equal ones."""
+    first, expected, steps = (0,) * indices.ndim, indices[(slice(1),) * indices.ndim], list[int]()
+    for axis, extent in enumerate(indices.shape):
+        beside = indices[(*first[:axis], 1, *first[axis + 1 :])] if extent > 1 else indices[first]
+        steps.append(int(beside) - int(indices[first]))
+        along = np.arange(extent, dtype=indices.dtype) * steps[-1]
+        expected = expected + along.reshape(-1, *(1,) * (indices.ndim - 1 - axis))
+    return tuple(steps) if (indices == expected).all() else None
 
 
 def _expanded(operation: Operation, inputs: Sequence[Array | None]) -> Array:
