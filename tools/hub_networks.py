@@ -160,6 +160,106 @@ TRANSFORMERS: Mapping[str, Hub] = {
                        [(-1, 128)]),
 }  # fmt: skip
 
+_SWIN = {"embed_dim": 48, "depths": [2, 2, 2, 2], "out_features": ["stage1", "stage2", "stage3", "stage4"]}
+
+
+def _masks(network: Any, x: Any) -> Any:
+    return network(x).masks_queries_logits
+
+
+def _depth(network: Any, x: Any) -> Any:
+    return network(x).predicted_depth
+
+
+def _states(network: Any, x: Any) -> Any:
+    return network(x).last_hidden_state
+
+
+def _beit(t: Any) -> Any:
+    return t.BeitConfig(**_TINY, image_size=256, use_relative_position_bias=True, reshape_hidden_states=False,
+                        out_features=["stage2", "stage3", "stage5", "stage6"])  # fmt: skip
+
+
+def _hybrid(t: Any) -> dict[str, Any]:
+    """A depth network whose first stages are a ResNet."""
+    bit = t.BitConfig(layer_type="bottleneck", depths=[2, 2, 4], out_features=["stage1", "stage2", "stage3"],
+                      embedding_dynamic_padding=True, global_padding="SAME")  # fmt: skip
+    return {**_TINY, "is_hybrid": True, "image_size": 256, "backbone_out_indices": [0, 1, 4, 5],
+            "neck_hidden_sizes": [256, 512, 192, 192], "fusion_hidden_size": 128, "backbone_config": bit}  # fmt: skip
+
+
+MORE: Mapping[str, Hub] = {
+    "mobilenet_v1_tf": Hub("MobileNetV1Model", "MobileNetV1Config", lambda t: {}, _picture(224)),
+    "mobilenet_v2_tf": Hub("MobileNetV2ForSemanticSegmentation", "MobileNetV2Config", lambda t: {}, _picture(256)),
+    "bit": Hub("BitModel", "BitConfig", lambda t: {"depths": [2, 2, 2, 2]}, _picture(224)),
+    "levit": Hub("LevitModel", "LevitConfig", lambda t: {}, _picture(224)),
+    "pvt": Hub("PvtModel", "PvtConfig", lambda t: {}, _picture(224)),
+    "swiftformer": Hub("SwiftFormerModel", "SwiftFormerConfig", lambda t: {"depths": [2, 2, 4, 2]}, _picture(224)),
+    "textnet": Hub("TextNetModel", "TextNetConfig", lambda t: {}, _picture(320)),
+    "vitmatte": Hub(
+        "VitMatteForImageMatting", "VitMatteConfig",
+        lambda t: {"backbone_config": t.VitDetConfig(hidden_size=192, num_hidden_layers=4, num_attention_heads=3,
+                                                     image_size=256, out_features=["stage4"], num_channels=4),
+                   "hidden_size": 192, "fusion_hidden_sizes": [128, 64, 32, 16]},
+        [(1, 4, 256, 256)], run=lambda network, x: network(x).alphas),
+    "zoedepth": Hub(
+        "ZoeDepthForDepthEstimation", "ZoeDepthConfig",
+        lambda t: {"backbone_config": _beit(t), "neck_hidden_sizes": [48, 96, 192, 192], "fusion_hidden_size": 96,
+                   "bottleneck_features": 96}, _picture(256), run=_depth),
+    "dpt_hybrid": Hub("DPTForDepthEstimation", "DPTConfig", _hybrid, _picture(256), run=_depth),
+    "dab_detr": Hub("DabDetrForObjectDetection", "DabDetrConfig", _detr, _picture(320)),
+    "d_fine": Hub("DFineForObjectDetection", "DFineConfig", lambda t: {"num_queries": 100, "decoder_layers": 3},
+                  _picture(320)),
+    "rt_detr_v2": Hub(
+        "RTDetrV2ForObjectDetection", "RTDetrV2Config",
+        lambda t: {"backbone_config": t.RTDetrResNetConfig(depths=[2] * 4, layer_type="basic",
+                                                           hidden_sizes=[64, 128, 256, 512],
+                                                           out_features=["stage2", "stage3", "stage4"]),
+                   "encoder_in_channels": [128, 256, 512], "num_queries": 100}, _picture(320)),
+    "clipseg": Hub("CLIPSegVisionModel", "CLIPSegVisionConfig", lambda t: _TINY, _picture(224)),
+    "owlvit": Hub("OwlViTVisionModel", "OwlViTVisionConfig", lambda t: {**_TINY, "image_size": 384}, _picture(384)),
+    "donut_swin": Hub("DonutSwinModel", "DonutSwinConfig",
+                      lambda t: {"image_size": [256, 256], "embed_dim": 48, "depths": [2, 2, 2, 2]}, _picture(256)),
+    "vivit": Hub("VivitModel", "VivitConfig", lambda t: {**_TINY, "num_frames": 8, "image_size": 112},
+                 [(1, 8, 3, 112, 112)]),
+    "vit_msn": Hub("ViTMSNModel", "ViTMSNConfig", lambda t: _TINY, _picture(224)),
+    "dinov3_convnext": Hub("DINOv3ConvNextModel", "DINOv3ConvNextConfig",
+                           lambda t: {"hidden_sizes": [48, 96, 192, 384], "depths": [2, 2, 4, 2]}, _picture(224),
+                           run=_states),
+    "hgnet_v2": Hub("HGNetV2Backbone", "HGNetV2Config", lambda t: {}, _picture(224),
+                    run=lambda network, x: network(x).feature_maps[-1]),
+    "maskformer": Hub(
+        "MaskFormerForInstanceSegmentation", "MaskFormerConfig",
+        lambda t: {"backbone_config": t.SwinConfig(**_SWIN), "fpn_feature_size": 128, "mask_feature_size": 128},
+        _picture(256), run=_masks),
+    "mask2former": Hub(
+        "Mask2FormerForUniversalSegmentation", "Mask2FormerConfig",
+        lambda t: {"backbone_config": t.SwinConfig(**_SWIN), "feature_size": 128, "mask_feature_size": 128,
+                   "hidden_dim": 128, "num_queries": 50, "decoder_layers": 3, "encoder_layers": 2,
+                   "dim_feedforward": 256, "encoder_feedforward_dim": 256, "num_attention_heads": 4},
+        _picture(256), run=_masks),
+    "sew": Hub("SEWModel", "SEWConfig", lambda t: _SPEECH, [(1, 32000)]),
+    "wavlm": Hub("WavLMModel", "WavLMConfig", lambda t: _SPEECH, [(1, 32000)]),
+    "data2vec_audio": Hub("Data2VecAudioModel", "Data2VecAudioConfig", lambda t: _SPEECH, [(1, 32000)]),
+    "unispeech_sat": Hub("UniSpeechSatModel", "UniSpeechSatConfig", lambda t: _SPEECH, [(1, 32000)]),
+    "parakeet": Hub("ParakeetEncoder", "ParakeetEncoderConfig",
+                    lambda t: {**_TEXT, "hidden_size": 256}, [(1, 400, 80)]),
+    "clap_audio": Hub(
+        "ClapAudioModel", "ClapAudioConfig",
+        lambda t: {"patch_embeds_hidden_size": 48, "depths": [2, 2, 2, 2], "num_attention_heads": [2, 4, 8, 16],
+                   "hidden_size": 384}, [(1, 1, 1001, 64)], run=_states),
+    "speech2text": Hub("Speech2TextModel", "Speech2TextConfig",
+                       lambda t: {"d_model": 256, "encoder_layers": 4, "encoder_attention_heads": 4,
+                                  "encoder_ffn_dim": 1024}, [(1, 400, 80)], "encoder"),
+    "fastspeech2_hifigan": Hub("FastSpeech2ConformerHifiGan", "FastSpeech2ConformerHifiGanConfig",
+                               lambda t: {"upsample_initial_channel": 256}, [(1, 60, 80)], run=_alone),
+    "vits_decoder": Hub("VitsModel", "VitsConfig", lambda t: {"upsample_initial_channel": 256}, [(1, 192, 60)],
+                        "decoder", _alone),
+    "convbert": Hub("ConvBertModel", "ConvBertConfig", lambda t: {**_TEXT, "embedding_size": 256}, [(-1, 128)]),
+    "distilbert": Hub("DistilBertModel", "DistilBertConfig",
+                      lambda t: {"dim": 256, "n_layers": 4, "n_heads": 4, "hidden_dim": 1024}, [(-1, 128)]),
+}  # fmt: skip
+
 _VAE = {"block_out_channels": (64, 128, 128), "down_block_types": ("DownEncoderBlock2D",) * 3,
         "up_block_types": ("UpDecoderBlock2D",) * 3, "layers_per_block": 1, "latent_channels": 4}  # fmt: skip
 
@@ -218,7 +318,7 @@ def prepared() -> Callable[[str, Path], Path]:
 def export(name: str, folder: Path, torch: Any, transformers: Any, diffusers: Any) -> Path:
     """Write the file of a network, whole or not at all."""
     torch.manual_seed(0)
-    hub = (TRANSFORMERS | DIFFUSERS)[name]
+    hub = (TRANSFORMERS | MORE | DIFFUSERS)[name]
     library = transformers if hub.config else diffusers
     told = hub.told(library)
     model = getattr(library, hub.model)
@@ -240,4 +340,4 @@ def export(name: str, folder: Path, torch: Any, transformers: Any, diffusers: An
 
 
 if __name__ == "__main__":
-    sys.exit(export_all(__doc__, [*TRANSFORMERS, *DIFFUSERS], prepared))
+    sys.exit(export_all(__doc__, [*TRANSFORMERS, *MORE, *DIFFUSERS], prepared))
