@@ -179,6 +179,28 @@ def test_images_of_a_batch_share_boxes(layout: str, level: str | None) -> None:
     _agrees(f"conv_transpose f32 {layout} n5 c7 i1x1 m20 k2x2 s2x2 b1")
 
 
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("geometry", ["i1 k1", "i1x1 k1x1", "i1x1x1 k1x1x1"])
+def test_images_of_one_pixel_are_pixels(geometry: str, layout: str, level: str | None) -> None:
+    """Tiles are those of as many pixels; each image has the bits that it has alone."""
+    within: Any = nullcontext() if level is None else restricted(level)
+    i, k = geometry.split()
+    with within:
+        for n, c, m, more in itertools.product((2, 7, 15, 31), (3, 40), (5, 70), ("", " b1 r1 act=Relu")):
+            p = Problem.parse(f"conv f32 {layout} n{n} c{c} {i} m{m} {k}{more}")
+            made = operands(p, np.random.default_rng(n), "normal")
+            got = result(p, made, "pointwise")
+            assert got is not None
+            assert complaint(p, expected(p, made), got) is None
+            for at in range(n):
+                part = replace(made, x=made.x[at : at + 1],
+                               residual=None if made.residual is None else made.residual[at : at + 1])  # fmt: skip
+                alone = result(replace(p, n=1), part, "pointwise")
+                assert alone is not None
+                np.testing.assert_array_equal(alone[0], got[at])
+
+
 def test_a_layer_whose_results_outgrow_a_cache() -> None:
     """Where they do other sets of outputs are packed, for the same bits."""
     rng = np.random.default_rng(0)

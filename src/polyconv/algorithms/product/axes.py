@@ -71,7 +71,8 @@ def with_folded(r: Request, sweep: Sweep) -> tuple[Request, Sweep]:
 def stacked(r: Request, sweep: Sweep) -> tuple[Request, Sweep]:
     """The request with its batch as the outermost axis, if boxes may hold several images.
 
-    Images of planes that are an eighth of a second-level cache or less then take fewer passes over the weights.
+    Images of planes that are an eighth of a second-level cache or less then take fewer passes over the weights.  Images
+    of one pixel are one image of so many.
     """
     p = r.problem
     images = p.n or 0
@@ -81,7 +82,10 @@ def stacked(r: Request, sweep: Sweep) -> tuple[Request, Sweep]:
     def stack(o: Operand) -> Operand:
         return replace(o, n=0, spatial=(o.n, *o.spatial))
 
-    situation = replace(r.situation, problem=replace(p, n=1))
+    one = replace(p, n=1)
+    if {*p.i, *p.out, *p.k} == {1}:
+        one = replace(one, i=(images, *p.i[1:]), o=None if p.o is None else (images, *p.o[1:]))
+    situation = replace(r.situation, problem=one)
     residual = None if r.residual is None else stack(r.residual)
     return (replace(r, situation=situation, x=stack(r.x), y=stack(r.y), residual=residual),
             (Axis(images, images, 1, 1, 1, 0), *sweep))  # fmt: skip

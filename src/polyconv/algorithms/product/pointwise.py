@@ -135,8 +135,9 @@ class PointwiseForm(Form):
 
 
 def _step(given: Request, alike: _Alike, expected: Cut, keep: list[Any]) -> Step:
-    s, arith, p = given.situation, given.arith, given.problem
+    arith, p = given.arith, given.problem
     r, axes = with_folded(*stacked(given, alike[0]))
+    s = r.situation if r.problem.i != p.i else given.situation  # images of one pixel are one image
     places = _places(given, alike, expected.phases)
     cut = _as_it_lies(r, axes, expected, places)
     outputs, listed, lane = cut.outputs, is_listed(alike[0]), lanes(r.target, arith)
