@@ -253,7 +253,8 @@ def _scattered(operation: Operation, inputs: Sequence[Known]) -> View | str:
         made[...] = x
         row = places[tuple(slice(None) if a == axis else slice(1) for a in range(x.ndim))]
         at: list[Any]
-        if (places == row).all():
+        is_spread = all(step == 0 or a == axis for a, step in enumerate(places.strides))  # as Expand makes it
+        if is_spread or (places == row).all():
             at = [slice(extent) for extent in places.shape]
             at[axis] = _indices(row, x, axis).reshape(-1)
         else:

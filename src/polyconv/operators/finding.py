@@ -69,6 +69,8 @@ def _gathered(operation: Operation, inputs: Sequence[Known | None]) -> View | st
         x, places = given
         assert x is not None and places is not None
         try:
+            if places.ndim and places.shape[-1] == 1 and x.ndim:
+                return x.take(places[..., 0], 0)
             return np.asarray(x[_places(places, x.shape)])
         except IndexError as error:
             raise ArgumentError(f"places of the input of shape {x.shape}: {error}") from None

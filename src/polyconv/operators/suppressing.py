@@ -1,7 +1,8 @@
 """Boxes that others suppress: of those in order, each that stays takes out all behind it that it overlaps too much.
 
-Turns boxes, the best one first, into a number for each: 1 where it stays.  The one idea: a box that stays is compared
-with a vector of those behind it at a time, while all of them are in a near cache.  It must not know scores.
+Turns boxes, the best one first, into a number for each: 1 where it stays.  The one idea: boxes lie in memory by their
+lower ends along an axis, so that those that a box may overlap follow each other, and a vector of them is compared at a
+time.  It must not know scores.
 """
 
 from __future__ import annotations
@@ -26,6 +27,10 @@ __all__ = ["staying"]
 
 _ROWS = 5
 """Of the kernel's array: left, lower, right and upper ends, and areas."""
+_WORDS = 3
+"""Of its table: where a box lies, and from where to where those that it may overlap do."""
+_MARGIN = 1 + 2.0**-20
+"""Of the widest box, whose ends are rounded."""
 _CYCLES = 12.0
 """Of a vector that is compared."""
 _LEAST = 256
@@ -46,32 +51,39 @@ def staying(boxes: Array, threshold: float, most: int) -> NDArray[np.intp]:
     """
     count = boxes.shape[1]
     room = _LEAST << max(0, (count - 1) // _LEAST).bit_length()
-    rows = aligned((_ROWS, room), np.float32)
-    rows[:4, :count] = boxes
+    rows, table = aligned((_ROWS, room), np.float32), np.empty((_WORDS, room), np.int64)
+    order = np.argsort(boxes[0], kind="stable")
+    rows[:4, :count] = boxes[:, order]
+    table[0, order] = np.arange(count)
     with np.errstate(all="ignore"):
-        rows[4, :count] = (boxes[2] - boxes[0]) * (boxes[3] - boxes[1])
-    (flags,) = _PLANNED([rows, np.array([count, most]), np.array([threshold], np.float32)])
-    return np.flatnonzero(flags[:count])[:most]
+        rows[4, :count] = (rows[2, :count] - rows[0, :count]) * (rows[3, :count] - rows[1, :count])
+        low, high = boxes[0].astype(np.float64), boxes[2]
+        widest = float(np.max(high - low, initial=0.0, where=high > low)) * _MARGIN
+        table[1, :count] = np.searchsorted(rows[0, :count], low - widest)
+    table[2, :count] = np.searchsorted(rows[0, :count], high)
+    (flags,) = _PLANNED([rows, table, np.array([count, most]), np.array([threshold], np.float32)])
+    return np.flatnonzero(flags[table[0, :count]])[:most]
 
 
 class _Words(Record):
     """Words of the driver: bytes of a row."""
 
     row: Word
+    table: Word
 
 
 def _planned(given: Sequence[Lies], c: Conditions) -> Plan:
     planning, room = Planning(given, c), given[0].shape[1]
     y = planning.result((room,), np.float32, alike=False)
     lanes = c.target.vector_bytes // 4
-    cycles = _CYCLES * room * room / (8 * lanes)  # if a quarter stays
+    cycles = _CYCLES * room * room / (32 * lanes)  # if a quarter stays, and each may overlap a quarter
 
     def steps(threads: int) -> list[Step]:
         keep: list[Any] = []
         driver = address_of("boxes that stay", lambda k, name: _drive(k, name, lanes, c.target.has_masks), c)
-        return [Step(driver, filled(_Words(row=room * 4), keep), 1, tuple(keep))]
+        return [Step(driver, filled(_Words(row=room * 4, table=room * 8), keep), 1, tuple(keep))]
 
-    planning.job(steps, [0, 1, 2, y], cycles)
+    planning.job(steps, [0, 1, 2, 3, y], cycles)
     return planning.plan()
 
 
@@ -79,14 +91,18 @@ _PLANNED = Planned(_planned, 1)
 
 
 def _drive(k: Module, name: str, lanes: int, masks: bool) -> None:
-    """Add the driver; its operands are the rows, how many boxes there are and may stay, the threshold, the result."""
+    """Add the driver.
+
+    Its operands are the rows, the table, how many boxes there are and may stay, the threshold, and the result.
+    """
     kind = vector("float", lanes)
     with k.function(name, Drive) as given:
         w = at_once(_Words.read(k, given.words))
         rows = [k.buffer(given.frame) + w.row * at for at in range(_ROWS)]
-        numbers, y = k.buffer(given.frame, 2), k.buffer(given.frame, 6)
+        places, begins, ends = (k.buffer(given.frame, 2) + w.table * at for at in range(_WORDS))
+        numbers, y = k.buffer(given.frame, 4), k.buffer(given.frame, 8)
         count, most = k.word(numbers, 0), k.word(numbers, 1)
-        threshold = k.load(kind.scalar, k.buffer(given.frame, 4))
+        threshold = k.load(kind.scalar, k.buffer(given.frame, 6))
 
         def there(at: Value, type_: Type, mask: Mask | None) -> None:
             write(k, k.constant(type_, 1.0), y + at * 4, mask)
@@ -94,15 +110,17 @@ def _drive(k: Module, name: str, lanes: int, masks: bool) -> None:
         each_vector(k, kind, 0, count, masks, there)
         one, none = count - count + 1, count - count
         with k.loop(0, count, carry=[none]) as each:
-            stays = k.load(kind.scalar, y + each.index * 4) > 0.5
+            place = k.word(places, each.index) * 4
+            stays = k.load(kind.scalar, y + place) > 0.5
             kept = each.values[0] + k.select(stays, one, none)
             with k.when(stays & (kept < most)):  # behind the last one nobody asks
-                own = [k.load(kind.scalar, row + each.index * 4) for row in rows]
+                own = [k.load(kind.scalar, row + place) for row in rows]
+                begin = k.word(begins, each.index)
 
                 compared = partial(_compare, k, rows, own, threshold, y)
-                begin = each.index - each.index % lanes  # boxes before it that stay do so beside it
-                each_vector(k, kind, begin, count, masks, compared)
-                k.store(k.constant(kind.scalar, 1.0), y + each.index * 4)  # it overlaps itself
+                # better ones that stay do not overlap it much, or it would not stay: nothing happens to them
+                each_vector(k, kind, begin - begin % lanes, k.word(ends, each.index), masks, compared)
+                k.store(k.constant(kind.scalar, 1.0), y + place)  # it overlaps itself
             each.next(kept)
 
 
