@@ -26,7 +26,7 @@ LONG_FUNCTIONS = {
 FOLDERS = {
     ".": 4450, "algorithms": 21060, "benchmark": 5955, "cli": 4410, "conformance": 6340, "dialects": 2260,
     "fields": 750, "gpu": 7280, "kernels": 10240, "lowering": 2960, "machine": 705, "models": 16280, "ndimage": 2000,
-    "operators": 10700, "planning": 1120, "problem": 1880, "runtime": 2020,
+    "operators": 10760, "planning": 1120, "problem": 1880, "runtime": 2020,
 }  # fmt: skip
 """Lines that a folder of the package may have; ``.`` are the files beside the folders."""
 
