@@ -43,6 +43,33 @@ def test_windows_over_planes(level: str | None) -> None:
 
 
 @pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_one_window_over_all_of_an_image(dtype: Any, level: str | None) -> None:
+    """However large it is."""
+    for shape, more in (((2, 3, 27, 19), {}), ((1, 40, 30), {"strides": [3]}), ((2, 5, 4, 3, 20), {"ceil_mode": 1}),
+                        ((1, 3, 20, 20), {"auto_pad": "VALID", "dilations": [1, 1]})):  # fmt: skip
+        x = random(*shape, dtype=dtype)
+        axes, k = tuple(range(2, len(shape))), list(shape[2:])
+        largest = one("MaxPool", x, level=level, opset=12, kernel_shape=k, **more)
+        same_bits(largest, x.max(axis=axes, keepdims=True))
+        given = {name: value for name, value in more.items() if name != "dilations"}
+        mean = one("AveragePool", x, level=level, opset=11, kernel_shape=k, **given)
+        size = np.abs(x.astype(np.float64)).mean(axis=axes, keepdims=True)
+        right = x.astype(np.float64).mean(axis=axes, keepdims=True)
+        assert (np.abs(mean - right) <= (math.prod(k) + 2) * np.finfo(dtype).eps * size).all()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("attributes", [{"auto_pad": "SAME_UPPER"}, {"pads": [1, 1, 1, 1]}])
+def test_a_window_as_large_as_the_image_that_meets_padding(attributes: dict[str, Any], level: str | None) -> None:
+    x = random(1, 2, 5, 5)
+    model = model_of([node("MaxPool", ["x0"], ["y"], kernel_shape=[5, 5], **attributes)], [x])
+    found = run(model, [x], level=level)[0]
+    assert found.shape[2] > 1
+    same_bits(found, onnxruntime_run(model, {"x0": x})[0])
+
+
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.uint8, np.int8])
 def test_largest_of_windows_of_any_rank(dtype: Any, level: str | None) -> None:
     for shape, attributes in (

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from polyconv.operators.along import Along
 from polyconv.operators.job import Array, Conditions, Operation, Own, Plan, Planning
 from polyconv.operators.lying import Lies, is_channels_last
 from polyconv.operators.moving import with_rows
+from polyconv.operators.reduction import reduction
 from polyconv.operators.types import dtype_name, untaken
 from polyconv.operators.windows import Axis, Windows, window_step, workspace_of
 from polyconv.problem.extents import effective_kernel
@@ -55,12 +57,21 @@ def pooling(operation: Operation) -> Own | str:
         return untaken(x.dtype)
     if set(operation.attributes).difference(allowed):
         return "it has attributes that are not done here"
+    if x.dims is not None and DTYPES[dtype].kind == "f" and _is_whole(operation.attributes, x.dims[2:]):
+        return reduction(replace(operation, op=f"Global{operation.op}", attributes={}))
     pool = _pool(function, operation.attributes)
     if isinstance(pool, str):
         return pool
     if x.dims is not None and len(x.dims) != len(pool.taps) + 2:
         return f"its input does not have {len(pool.taps)} spatial axes"
     return Own((0,), (x.dtype,), lambda given, c: _planned(pool, given, c))
+
+
+def _is_whole(attributes: Mapping[str, Any], extents: Sequence[int | None]) -> bool:
+    """Whether the one window is all of an image."""
+    pads, dilations = _ints(attributes.get("pads", (0,))), _ints(attributes.get("dilations", (1,)))
+    alone = attributes.get("auto_pad", "NOTSET") in ("NOTSET", "VALID") and pads is not None and not any(pads)
+    return alone and dilations is not None and {*dilations} == {1} and _ints(attributes.get("kernel_shape")) == extents
 
 
 def _pool(function: str, attributes: Mapping[str, Any]) -> _Pool | str:
