@@ -48,6 +48,16 @@ def test_values_of_bytes_are_there_at_once(data: bytes) -> None:
     _expect(Content("digest", data, PARTS), data)
 
 
+def test_systems_without_reads_at_places_have_values_at_once(
+    path: Path, data: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "preadv", raising=False)
+    content = _content(path)
+    path.unlink()
+    _expect(content, data)
+    assert content() == Content("digest", data, PARTS)()
+
+
 @held
 @pytest.mark.parametrize("is_asked", [False, True])
 def test_values_of_a_file_come_when_they_are_asked_for(path: Path, data: bytes, is_asked: bool) -> None:

@@ -158,7 +158,8 @@ def test_angles(op: str) -> None:
     ("TopK", [random(300, 300), np.array([2])], {}),
     ("ArgMax", [random(3, 4)], {"select_last_index": 1}), ("ArgMax", [random(5, 128, 128)], {}),
     ("GatherElements", [random(300, 300), np.zeros((300, 300), np.int64)], {}),
-    ("ScatterElements", [random(3), np.array([1]), random(1)], {}),
+    ("ScatterElements", [random(300, 300), np.zeros((300, 300), np.int64), random(300, 300)], {}),
+    ("ScatterElements", [random(3), np.array([1]), random(1)], {"reduction": "add"}),
 ])  # fmt: skip
 def test_what_is_no_count_is_left_to_others(op: str, feeds: list[np.ndarray], attributes: dict[str, Any]) -> None:
     made = session(_model(op, feeds, 2 if op == "TopK" else 1, False, **attributes))
