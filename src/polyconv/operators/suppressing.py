@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polyconv.kernels.language import Mask, Module, Type, Value, vector
+from polyconv.kernels.language import INT, Mask, Module, Type, Value, vector
 from polyconv.kernels.record import Record, Word, at_once, filled
 from polyconv.kernels.values import Buffer
 from polyconv.operators.job import Array, Conditions, Drive, Plan, Planning, Step, address_of
@@ -48,6 +48,11 @@ def staying(boxes: Array, threshold: float, most: int) -> NDArray[np.intp]:
         Share of what two boxes cover together; if they overlap by more, only one stays.
     most : int
         Boxes that may stay.
+
+    Returns
+    -------
+    array
+        The best one first.
     """
     count = boxes.shape[1]
     room = _LEAST << max(0, (count - 1) // _LEAST).bit_length()
@@ -66,7 +71,7 @@ def staying(boxes: Array, threshold: float, most: int) -> NDArray[np.intp]:
 
 
 class _Words(Record):
-    """Words of the driver: bytes of a row."""
+    """Words of the driver: bytes of a row, and of one of the table."""
 
     row: Word
     table: Word
@@ -108,7 +113,7 @@ def _drive(k: Module, name: str, lanes: int, masks: bool) -> None:
             write(k, k.constant(type_, 1.0), y + at * 4, mask)
 
         each_vector(k, kind, 0, count, masks, there)
-        one, none = count - count + 1, count - count
+        none, one = k.constant(INT, 0), k.constant(INT, 1)
         with k.loop(0, count, carry=[none]) as each:
             place = k.word(places, each.index) * 4
             stays = k.load(kind.scalar, y + place) > 0.5
@@ -116,7 +121,6 @@ def _drive(k: Module, name: str, lanes: int, masks: bool) -> None:
             with k.when(stays & (kept < most)):  # behind the last one nobody asks
                 own = [k.load(kind.scalar, row + place) for row in rows]
                 begin = k.word(begins, each.index)
-
                 compared = partial(_compare, k, rows, own, threshold, y)
                 # better ones that stay do not overlap it much, or it would not stay: nothing happens to them
                 each_vector(k, kind, begin - begin % lanes, k.word(ends, each.index), masks, compared)
