@@ -70,6 +70,12 @@ def _detr(t: Any) -> dict[str, Any]:
     return {**_backbone(t, 4), "encoder_layers": 3, "decoder_layers": 3, "num_queries": 50}
 
 
+def _rt_detr(t: Any) -> dict[str, Any]:
+    resnet = t.RTDetrResNetConfig(depths=[2] * 4, layer_type="basic", hidden_sizes=[64, 128, 256, 512],
+                                  out_features=["stage2", "stage3", "stage4"])  # fmt: skip
+    return {"backbone_config": resnet, "encoder_in_channels": [128, 256, 512], "num_queries": 100}
+
+
 TRANSFORMERS: Mapping[str, Hub] = {
     "segformer_b0": Hub("SegformerForSemanticSegmentation", "SegformerConfig", lambda t: {"num_labels": 19},
                         _picture(256)),
@@ -83,12 +89,7 @@ TRANSFORMERS: Mapping[str, Hub] = {
     "clip_vision": Hub("CLIPVisionModel", "CLIPVisionConfig", lambda t: _SMALL, _picture(224)),
     "yolos_tiny": Hub("YolosForObjectDetection", "YolosConfig", lambda t: {**_TINY, "image_size": [256, 256]},
                       _picture(256)),
-    "rt_detr": Hub(
-        "RTDetrForObjectDetection", "RTDetrConfig",
-        lambda t: {"backbone_config": t.RTDetrResNetConfig(depths=[2] * 4, layer_type="basic",
-                                                           hidden_sizes=[64, 128, 256, 512],
-                                                           out_features=["stage2", "stage3", "stage4"]),
-                   "encoder_in_channels": [128, 256, 512], "num_queries": 100}, _picture(320)),
+    "rt_detr": Hub("RTDetrForObjectDetection", "RTDetrConfig", _rt_detr, _picture(320)),
     "sam_encoder": Hub(
         "SamModel", "SamConfig",
         lambda t: {"vision_config": t.SamVisionConfig(hidden_size=192, num_hidden_layers=4, num_attention_heads=3,
@@ -210,12 +211,7 @@ MORE: Mapping[str, Hub] = {
     "dab_detr": Hub("DabDetrForObjectDetection", "DabDetrConfig", _detr, _picture(320)),
     "d_fine": Hub("DFineForObjectDetection", "DFineConfig", lambda t: {"num_queries": 100, "decoder_layers": 3},
                   _picture(320)),
-    "rt_detr_v2": Hub(
-        "RTDetrV2ForObjectDetection", "RTDetrV2Config",
-        lambda t: {"backbone_config": t.RTDetrResNetConfig(depths=[2] * 4, layer_type="basic",
-                                                           hidden_sizes=[64, 128, 256, 512],
-                                                           out_features=["stage2", "stage3", "stage4"]),
-                   "encoder_in_channels": [128, 256, 512], "num_queries": 100}, _picture(320)),
+    "rt_detr_v2": Hub("RTDetrV2ForObjectDetection", "RTDetrV2Config", _rt_detr, _picture(320)),
     "clipseg": Hub("CLIPSegVisionModel", "CLIPSegVisionConfig", lambda t: _TINY, _picture(224)),
     "owlvit": Hub("OwlViTVisionModel", "OwlViTVisionConfig", lambda t: {**_TINY, "image_size": 384}, _picture(384)),
     "donut_swin": Hub("DonutSwinModel", "DonutSwinConfig",

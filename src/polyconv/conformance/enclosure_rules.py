@@ -204,10 +204,15 @@ def _average_pool(call: Call) -> list[Enclosure]:
     return [summed(ends[0], ends[1], x.dtype, math.prod(call.attribute("kernel_shape")), ends[2])]
 
 
+def _line_axes(call: Call) -> tuple[int, ...]:
+    """One axis; before opset 13 all axes from there on."""
+    rank, axis = len(call.at(0).shape), call.attribute("axis", -1 if call.opset >= 13 else 1)
+    return (axis,) if call.opset >= 13 else tuple(range(axis % rank, rank))
+
+
 def _softmax(call: Call) -> list[Enclosure]:
-    """Over an axis; before opset 13 over all axes from there on."""
-    x, axis = call.at(0), call.attribute("axis", -1 if call.opset >= 13 else 1)
-    axes = (axis,) if call.opset >= 13 else tuple(range(axis % len(x.shape), len(x.shape)))
+    """``exp(x - top) / sum``."""
+    x, axes = call.at(0), _line_axes(call)
     top = x.high.max(axis=axes, keepdims=True)
     low, high = x.ends(lambda e: np.exp(e - top))
     sums = [e.sum(axis=axes, keepdims=True) for e in (low, high)]
@@ -218,8 +223,7 @@ def _softmax(call: Call) -> list[Enclosure]:
 
 def _log_softmax(call: Call) -> list[Enclosure]:
     """``x - top - ln(sum)``: it grows with its own element and falls with the others."""
-    x, axis = call.at(0), call.attribute("axis", -1 if call.opset >= 13 else 1)
-    axes = (axis,) if call.opset >= 13 else tuple(range(axis % len(x.shape), len(x.shape)))
+    x, axes = call.at(0), _line_axes(call)
     top = x.high.max(axis=axes, keepdims=True)
     falls = x.ends(lambda e: e.astype(np.float64) - top)
     low, high = (np.exp(fall) for fall in falls)

@@ -1,4 +1,4 @@
-"""Files of a model and beside it, whose bytes are read once into memory of this process.
+"""Files of a model and beside it, whose bytes are read into memory of this process.
 
 The one idea: whoever reads a mapped file that was cut short meanwhile is killed, so none is mapped.  A model may take
 no more memory for a file than the file is long.  It must not know what the bytes mean.

@@ -146,7 +146,7 @@ def compile_graph(
     )
     tell_types(making.facts, fused.nodes)
     _make_all(making, fused.nodes, fused.epilogues, graph.results)
-    read = {*graph.results, *(name for step in making.steps for name in step.reads)}  # a Tile's constant as it comes
+    read = {*graph.results, *(name for step in making.steps for name in step.reads)}  # a Tile, of a constant too
     results = {name: held[name] for name in read if name in held}
     values = making.facts.values
     unknown = [tuple(name for name in step.writes if bytes_of(values[name]) is None) for step in making.steps]

@@ -41,7 +41,7 @@ def without_values(data: bytes | FileBytes) -> tuple[bytes, dict[str, Part]]:
     Parameters
     ----------
     data : bytes or FileBytes
-        A serialised ModelProto, or anything else, which is returned as it is.  Of a file, each byte is read once.
+        A serialised ModelProto, or anything else, which is returned as it is.  Of a file, large values are not read.
 
     Returns
     -------

@@ -20,6 +20,7 @@ from polyconv.models.rewriting import Change, View, standing_for
 
 __all__ = ["centred_lines", "grouped_lines", "scaled_lines"]
 
+
 def centred_lines(node: Node, view: View) -> Change | None:
     """``Div(Sub(x, m), Sqrt(Add(v, epsilon)))`` -> ``LayerNormalization(x)``, without scales.
 

@@ -46,7 +46,7 @@ class Program:
     removed : tuple of Node
         Nodes that need no computing.
     constants : mapping
-        Results that are the same in every run.
+        Values that are the same in every run, of those that are results or that steps read.
     values : mapping
         What the engines know of every value.
     reasons : mapping
@@ -121,7 +121,7 @@ class Program:
         if done is None:
             is_first = not self._schedules
             done = self._noted(feeds, tuple(results), times, halt, is_first)
-            if is_first and self.runs is not None and self.runs.are_again:  # what the run tells does not tell packing
+            if is_first and self.runs is not None and self.runs.are_again:  # that one also planned and packed
                 with suppress(MemoryError):
                     self._noted(feeds, tuple(results), Times(len(self.steps)), halt, False)
         return own(results, *done), times

@@ -15,9 +15,9 @@ import numpy as np
 
 from polyconv.errors import ArgumentError
 from polyconv.operators.job import Array, Known, Operation
-from polyconv.operators.views import Dims, Look, View
+from polyconv.operators.views import Dims, Look, View, maker
 
-__all__ = ["axis_of", "check_places", "counting", "letters_of"]
+__all__ = ["adds_up", "axis_of", "check_places", "counting", "letters_of"]
 
 _LETTERS = 26
 """Axes of an operand that a product may name."""
@@ -31,11 +31,11 @@ as many, places along an axis with short lines take it two to four times as long
 
 def counting(operation: Operation) -> View | str:
     """An operation as lines of NumPy, or why not."""
-    allowed, make = _TABLE[operation.op]
     if operation.on_gpu:
         return "it counts in the CPU's memory"
-    if set(operation.attributes).difference(allowed):
-        return "it has attributes that are not done here"
+    make = maker(_TABLE, operation)
+    if isinstance(make, str):
+        return make
     if not operation.inputs or any(x is None or not x.dtype for x in operation.inputs):
         return "the model does not say the types of its inputs"
     return make(operation, [x for x in operation.inputs if x is not None])
@@ -235,13 +235,18 @@ def _picked(operation: Operation, inputs: Sequence[Known]) -> View | str:
     return _counts(_one(look), inputs[0].dtype, _open(_rank(inputs[0])))
 
 
+def adds_up(operation: Operation) -> bool:
+    """Whether an operator that writes at places adds to what is there, or the like."""
+    return operation.attributes.get("reduction", "none") not in ("none", b"none")
+
+
 def _scattered(operation: Operation, inputs: Sequence[Known]) -> View | str:
     """ScatterElements: whole rows at once where all elements of a row go along an axis to one place, as boxes do."""
     if len(inputs) != 3 or not _whole(inputs[1]) or not _alike(inputs[0], inputs[2]):
         return "its places are no whole numbers, or its numbers are of two types"
     if not _whole(inputs[0]) and (np.dtype(inputs[0].dtype).kind != "f" or _may_be_many(inputs[1])):
         return "there are many places, or elements of another type"
-    if operation.attributes.get("reduction", "none") not in ("none", b"none"):
+    if adds_up(operation):
         return "it sums"
 
     def look(x: Array, places: Array, updates: Array) -> Array:

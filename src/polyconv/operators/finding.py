@@ -12,20 +12,21 @@ from typing import Any
 import numpy as np
 
 from polyconv.errors import ArgumentError
+from polyconv.operators.counting import adds_up
 from polyconv.operators.job import Array, Known, Operation
 from polyconv.operators.suppressing import staying
-from polyconv.operators.views import Dims, View
+from polyconv.operators.views import Dims, View, maker
 
 __all__ = ["finding"]
 
 
 def finding(operation: Operation) -> View | str:
     """An operation as lines of NumPy, or why not."""
-    allowed, make = _TABLE[operation.op]
     if operation.on_gpu:
         return "what is found lies in the CPU's memory"
-    if set(operation.attributes).difference(allowed):
-        return "it has attributes that are not done here"
+    make = maker(_TABLE, operation)
+    if isinstance(make, str):
+        return make
     if not operation.inputs or any(x is not None and not x.dtype for x in operation.inputs):
         return "the model does not say the types of its inputs"
     return make(operation, operation.inputs)
@@ -69,7 +70,7 @@ def _gathered(operation: Operation, inputs: Sequence[Known | None]) -> View | st
         x, places = given
         assert x is not None and places is not None
         try:
-            if places.ndim and places.shape[-1] == 1 and x.ndim:
+            if places.ndim and places.shape[-1] == 1 and x.ndim:  # which NumPy takes faster
                 return x.take(places[..., 0], 0)
             return np.asarray(x[_places(places, x.shape)])
         except IndexError as error:
@@ -83,7 +84,7 @@ def _written(operation: Operation, inputs: Sequence[Known | None]) -> View | str
     x, places, updates = inputs if len(inputs) == 3 else (None, None, None)
     if x is None or places is None or updates is None or x.dtype != updates.dtype or places.dtype != "int64":
         return "its inputs are not of the types that they should be"
-    if operation.attributes.get("reduction", "none") not in ("none", b"none"):
+    if adds_up(operation):
         return "it sums"
 
     def look(given: Sequence[Array | None]) -> Array:

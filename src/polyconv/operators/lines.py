@@ -26,6 +26,7 @@ from polyconv.operators.together import CHAINS, Walk, added, larger, raised, spr
 
 __all__ = ["LinesSpec", "Place", "Space", "line_step"]
 
+
 @dataclass(frozen=True, slots=True)
 class LinesSpec:
     """All that shapes the code.

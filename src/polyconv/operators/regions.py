@@ -27,6 +27,7 @@ from polyconv.operators.lying import Lies
 from polyconv.operators.moving import copied
 from polyconv.operators.rows import each_block, read, write
 from polyconv.operators.running import Planned
+from polyconv.operators.together import spread
 from polyconv.operators.views import View
 
 __all__ = ["regions"]
@@ -56,7 +57,7 @@ def regions(operation: Operation) -> View | str:
     if min(*extents, samples + 1) < 1:
         return "its extents are none"
     shift = np.float32(0.5 if half == "half_pixel" else 0.0)
-    planned = Planned(_planned, None)
+    planned = Planned(_planned, 1)  # nobody says here how many threads the session has
 
     def look(given: Sequence[Array | None]) -> Sequence[Array]:
         x, boxes, images = given
@@ -183,7 +184,7 @@ def _sum(k: Module, w: _Words, image: Buffer, target: Buffer, axes: Sequence[Seq
         with k.loop(0, counts[1], carry=i.values) as j:
             weight = height * k.load(scalar, widths + (firsts[1] + j.index) * 4)
             place = line + k.word(columns, firsts[1] + j.index) * w.pixel
-            factor = k.splat(weight, type_.lanes) if type_.lanes else weight
+            factor = spread(k, weight, type_)
             j.next(*(k.fma(factor, read(k, type_, place + v * size, mask), held) for v, held in enumerate(j.values)))
         i.next(*j.results)
     for v, value in enumerate(i.results):

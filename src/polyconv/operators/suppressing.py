@@ -21,6 +21,7 @@ from polyconv.operators.job import Array, Conditions, Drive, Plan, Planning, Ste
 from polyconv.operators.lying import Lies
 from polyconv.operators.rows import each_vector, read, write
 from polyconv.operators.running import Planned
+from polyconv.operators.together import spread
 from polyconv.runtime.arrays import aligned
 
 __all__ = ["staying"]
@@ -134,7 +135,7 @@ def _compare(k: Module, rows: Sequence[Buffer], own: Sequence[Value], threshold:
 
     They overlap where what they share has an extent along both axes.
     """
-    low_a, low_b, high_a, high_b, area = (k.splat(value, type_.lanes) if type_.lanes else value for value in own)
+    low_a, low_b, high_a, high_b, area, limit = (spread(k, value, type_) for value in (*own, threshold))
     ends = [read(k, type_, row + at * 4, mask) for row in rows[:4]]
     along, across = (
         k.minimum(end, high) - k.maximum(begin, low)
@@ -145,6 +146,5 @@ def _compare(k: Module, rows: Sequence[Buffer], own: Sequence[Value], threshold:
     with k.when(k.any(are_near) > 0 if type_.lanes else are_near):  # few are, and quotients take long
         shared, place = along * across, y + at * 4
         together = read(k, type_, rows[4] + at * 4, mask) + area - shared
-        limit = k.splat(threshold, type_.lanes) if type_.lanes else threshold
         is_much = are_near & (shared / together > limit)
         write(k, k.select(is_much, none, read(k, type_, place, mask)), place, mask)

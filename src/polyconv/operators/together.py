@@ -36,6 +36,7 @@ def larger(k: Module, a: Value, b: Value) -> Value:
 
 
 def added(a: Value, b: Value) -> Value:
+    """The sum of two."""
     return a + b
 
 

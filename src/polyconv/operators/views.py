@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -19,7 +19,9 @@ from polyconv.errors import ArgumentError
 from polyconv.operators.job import Array, Operation
 from polyconv.operators.lying import reshaped
 
-__all__ = ["OPERATORS", "Dims", "Look", "View", "view"]
+__all__ = ["OPERATORS", "Dims", "Look", "View", "maker", "view"]
+
+M = TypeVar("M")
 
 Dims = tuple[int | None, ...]
 Look = Callable[[Sequence[Array | None]], Sequence[Array]]
@@ -49,14 +51,20 @@ class View:
 
 def view(operation: Operation) -> View | str:
     """An operation as a view, or why not."""
-    allowed, make = _TABLE[operation.op]
-    if set(operation.attributes).difference(allowed):
-        return "it has attributes that are not done here"
+    make = maker(_TABLE, operation)
+    if isinstance(make, str):
+        return make
     first = operation.inputs[0] if operation.inputs else None
     if first is None:
         return "it has no input"
     made = make(operation)
     return made if isinstance(made, str) else View(made, ("int64" if operation.op == "Shape" else first.dtype,))
+
+
+def maker(table: Mapping[str, tuple[Sequence[str], M]], operation: Operation) -> M | str:
+    """What makes an operation, by a table of the attributes that operators may have and of makers; or why not."""
+    allowed, make = table[operation.op]
+    return "it has attributes that are not done here" if set(operation.attributes).difference(allowed) else make
 
 
 def _given(inputs: Sequence[Array | None], at: int) -> Array | None:

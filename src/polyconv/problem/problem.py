@@ -313,9 +313,9 @@ class Problem(_Found):
         return plain and ours and (self.n or 0) > 1
 
     def images_as_pixels(self) -> Problem:
-        """The equal problem of one image; see ``has_images_of_pixels``."""
-        i = ((self.n or 0) * (self.i[0] or 0),)
-        return replace(self, n=1, i=i, o=None if self.o is None else i)
+        """The equal problem of one image whose first axis goes through the images; see ``has_images_of_pixels``."""
+        first = (self.n or 0) * (self.i[0] or 0)
+        return replace(self, n=1, i=(first, *self.i[1:]), o=None if self.o is None else (first, *self.o[1:]))
 
     def canonical(self) -> Problem:
         """The equal problem that a planner hashes.

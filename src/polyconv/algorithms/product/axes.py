@@ -82,10 +82,8 @@ def stacked(r: Request, sweep: Sweep) -> tuple[Request, Sweep]:
     def stack(o: Operand) -> Operand:
         return replace(o, n=0, spatial=(o.n, *o.spatial))
 
-    one = replace(p, n=1)
-    if {*p.i, *p.out, *p.k} == {1}:
-        one = replace(one, i=(images, *p.i[1:]), o=None if p.o is None else (images, *p.o[1:]))
-    situation = replace(r.situation, problem=one)
+    are_pixels = {*p.i, *p.out, *p.k} == {1}
+    situation = replace(r.situation, problem=p.images_as_pixels() if are_pixels else replace(p, n=1))
     residual = None if r.residual is None else stack(r.residual)
     return (replace(r, situation=situation, x=stack(r.x), y=stack(r.y), residual=residual),
             (Axis(images, images, 1, 1, 1, 0), *sweep))  # fmt: skip
